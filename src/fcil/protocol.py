@@ -1,0 +1,182 @@
+"""The contracts: what a method, an engine and an upload are. Signatures and prose, no algorithms.
+
+A run is a conversation. The server asks (`Ask`), clients answer with an upload (`Additive` or
+`Collected`), the server absorbs the answers into its `State` and may ask again. A method says what
+is asked, answered and absorbed; an engine carries the messages and knows no method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fcil.settings import Block, Settings
+
+State = Mapping[str, Any]
+"""What the server needs for its next step: nested dictionaries of tensors and JSON values, so that
+any checkpoint can be written and read without the method's code."""
+
+Memory = Mapping[str, Any]
+"""What one client keeps between two asks, in the same form. Statistics methods keep nothing."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What everybody may know about the data before seeing any of it."""
+
+    name: str
+    channels: int
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: int
+
+
+@dataclass(frozen=True)
+class World:
+    """What server and clients agree on before anything starts."""
+
+    settings: Settings
+    spec: DataSpec
+    tasks: tuple[tuple[int, ...], ...]
+    """Class ids of each task; ids are positions in the class order."""
+    device: torch.device
+    clock: Callable[[str], AbstractContextManager[None]]
+    """`with world.clock("extract"):` adds to the record's seconds; the innermost name counts."""
+
+    @property
+    def seed(self) -> int:
+        """The run's one seed."""
+        return self.settings.seed
+
+    def seen(self, task: int) -> tuple[int, ...]:
+        """Class ids of all tasks up to and including one."""
+        return tuple(c for classes in self.tasks[: task + 1] for c in classes)
+
+
+class Shard(Protocol):
+    """What one holder may see at one time: images, labels, and features made of them."""
+
+    @property
+    def images(self) -> Tensor:
+        """Pixels, uint8, rows x channels x height x width."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Class ids, int64."""
+
+    def __len__(self) -> int: ...
+
+    def features(self, source: FeatureSource) -> Tensor:
+        """Rows x views x width of a frozen source; each image goes through it once in a run."""
+
+
+class FeatureSource(Protocol):
+    """A frozen map from images to real vectors, one per view."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two sources exactly when they are the same map."""
+
+    @property
+    def width(self) -> int:
+        """Length of a vector."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """uint8 images (B, C, H, W) to float32 vectors (B, views, width)."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the server asks of its clients; travels down."""
+
+    stage: str
+    """Names what is asked: `train`, `calibrate`, `statistics`, or a method's own word."""
+    task: int
+    round: int = 0
+    clients: tuple[int, ...] | None = None
+    """Who is asked; None = everybody."""
+    pooled: bool = False
+    """Ask one holder of all data up to this task (bounds only; refused where data cannot move)."""
+    first_stage: bool = False
+    """Counted under the first stage in bytes and seconds."""
+    payload: Mapping[str, Tensor] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Mergeable(Protocol):
+    """An upload: a frozen value that can be put together with others of its kind."""
+
+    def __add__(self, other: Self, /) -> Self:
+        """Put together; the order never matters."""
+
+
+@runtime_checkable
+class Additive(Mergeable, Protocol):
+    """A sum. May be folded on arrival, masked, subtracted again."""
+
+    def __sub__(self, other: Self, /) -> Self:
+        """Take out what was added."""
+
+
+@runtime_checkable
+class Collected(Mergeable, Protocol):
+    """A keyed union: the server sees individual contributions, so secure sums cannot cover it."""
+
+    @property
+    def contributors(self) -> frozenset[int]:
+        """Whose contributions these are."""
+
+
+class Predictor(Protocol):
+    """A classifier over the classes seen so far."""
+
+    def __call__(self, shard: Shard) -> Tensor:
+        """Class ids, int64, one a row."""
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A federated class-incremental method: pure functions over explicit state.
+
+    The state machine must be resumable: `ask` decides from the state alone what comes next.
+    """
+
+    Config: type[Block]
+    """The keys of the `method` block."""
+
+    def start(self, world: World) -> State:
+        """The server's state before the first task."""
+
+    def ask(self, world: World, state: State, task: int) -> Ask | None:
+        """What is asked next in this task; None when the task is done."""
+
+    def answer(
+        self, world: World, ask: Ask, client: int, shard: Shard, memory: Memory
+    ) -> tuple[Mergeable, Memory]:
+        """A client's answer, and what it keeps."""
+
+    def absorb(
+        self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]
+    ) -> State:
+        """The state after the answers, which come in order of client."""
+
+    def predictor(self, world: World, state: State) -> Predictor | None:
+        """The classifier after a task; None where the method has none yet."""
+
+    def report(self, world: World, state: State) -> Mapping[str, Any]:
+        """What the record holds of this task: `fingerprint`, `gradient_steps`, `statistics`,
+        `solver`, `estimate_error`, `notes`; all optional."""
+
+
+class Engine(Protocol):
+    """Carries asks down and uploads up; knows no method."""
+
+    def exchange(self, ask: Ask) -> Iterator[tuple[int, Mergeable]]:
+        """Answers in order of client, one at a time."""
