@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from fcil.settings import Block, Settings
+from fcil.stats.codec import Value
 
 State = Mapping[str, Any]
-"""What the server needs for its next step: nested dictionaries of tensors and JSON values, so that
-any checkpoint can be written and read without the method's code."""
+"""What the server needs for its next step: nested dictionaries of tensors, statistics and JSON
+values, so that any checkpoint can be written and read without the method's code."""
 
 Memory = Mapping[str, Any]
 """What one client keeps between two asks, in the same form. Statistics methods keep nothing."""
@@ -73,22 +74,30 @@ class Shard(Protocol):
     def __len__(self) -> int: ...
 
     def features(self, source: FeatureSource) -> Tensor:
-        """Rows x views x width of a frozen source; each image goes through it once in a run."""
+        """Answers of a frozen source, one a row; each image goes through it once in a run."""
 
 
 class FeatureSource(Protocol):
-    """A frozen map from images to real vectors, one per view."""
+    """A frozen map from images to vectors."""
 
     @property
     def fingerprint(self) -> str:
         """Equal for two sources exactly when they are the same map."""
 
     @property
-    def width(self) -> int:
-        """Length of a vector."""
+    def shape(self) -> tuple[int, ...]:
+        """Of one image's answer: (views, width) or (width,)."""
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """uint8 images (B, C, H, W) to float32 vectors (B, views, width)."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the answer."""
+
+    @property
+    def batch(self) -> int:
+        """Images a call takes, always exactly so many."""
+
+    def __call__(self, batch: Tensor, /) -> Tensor:
+        """uint8 images (batch, C, H, W) to their answers."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +114,17 @@ class Ask:
     """Ask one holder of all data up to this task (bounds only; refused where data cannot move)."""
     first_stage: bool = False
     """Counted under the first stage in bytes and seconds."""
+    counted: bool = True
+    """False: a measurement of a simulation, in no byte count (how far an estimate is off)."""
     payload: Mapping[str, Tensor] = field(default_factory=dict)
+    lasting: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors a client keeps once it has them (a frozen network): sent only to those without."""
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
-class Mergeable(Protocol):
-    """An upload: a frozen value that can be put together with others of its kind."""
+class Mergeable(Value, Protocol):
+    """An upload: a frozen value that travels and can be put together with others of its kind."""
 
     def __add__(self, other: Self, /) -> Self:
         """Put together; the order never matters."""
@@ -149,10 +162,16 @@ class Method(Protocol):
     """
 
     Config: type[Block]
-    """The keys of the `method` block."""
+    """The keys of the `method` block; the class is called with one of these."""
+
+    pools_data: bool
+    """Whether it asks one holder of all data: a bound, refused where data cannot move."""
 
     def start(self, world: World) -> State:
         """The server's state before the first task."""
+
+    def asks(self, world: World, task: int) -> int:
+        """How many asks a task takes; for progress only."""
 
     def ask(self, world: World, state: State, task: int) -> Ask | None:
         """What is asked next in this task; None when the task is done."""

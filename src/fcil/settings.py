@@ -68,13 +68,13 @@ class Backbone(Block):
     name: str = "small-cnn"
     weights: str | None = None
     """Local path of weights; empty = seeded initialisation."""
-    stem: Literal["auto", "small", "large"] = "auto"
-    """ResNet stem: 3x3 stride 1 (`small`) or 7x7 stride 2 with pooling (`large`); `auto` takes
-    the small one up to 32 pixels."""
+    stem: Literal["auto", "small", "small-pool", "large"] = "auto"
+    """ResNet stem: 3x3 stride 1 (`small`; `small-pool` with pooling) or 7x7 stride 2 with pooling
+    (`large`); `auto` takes the small one up to 32 pixels."""
 
 
 class FirstStage(Block):
-    """Federated training of the network on the first task; trained methods use it for every task."""
+    """Federated training on the first task; methods that train use it for every task."""
 
     kind: str = "fedavg"
     rounds: Annotated[int, Field(ge=0)] = 100
@@ -89,7 +89,7 @@ class FirstStage(Block):
     head: Literal["linear", "cosine"] = "linear"
     rotation: bool = False
     """Each image at four angles, four labels a class."""
-    augment: Literal["none", "standard", "strong"] = "standard"
+    augment: Literal["none", "crop-flip", "standard", "strong"] = "standard"
     average: Literal["uniform", "samples"] = "uniform"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` = bfloat16 on a card, float32 on a processor."""
@@ -124,7 +124,7 @@ class Settings(Block):
     backbone: Backbone = Backbone()
     first_stage: FirstStage = FirstStage()
     features: Features = Features()
-    method: dict[str, Any] = {"name": "stsa"}  # noqa: RUF012 - frozen model, never written to
+    method: dict[str, Any] = {"name": "stsa"}
     upload: Upload = Upload()
     engine: Literal["in-process"] = "in-process"
 
@@ -188,14 +188,16 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
     Values are read as TOML where they can be, else as text.
 
-    >>> override({"seed": 1}, ["clients.beta=0.1", "data.name=digits", "features.layers=[2, 3]"])
-    {'seed': 1, 'clients': {'beta': 0.1}, 'data': {'name': 'digits'}, 'features': {'layers': [2, 3]}}
+    >>> override({"seed": 1}, ["clients.beta=0.1", "data.name=digits", "features.pool=2"])
+    {'seed': 1, 'clients': {'beta': 0.1}, 'data': {'name': 'digits'}, 'features': {'pool': 2}}
     """
     result: dict[str, Any] = json.loads(json.dumps(tree))
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"{assignment!r} is no setting: write KEY=VALUE, as in clients.beta=0.1.")
+            raise UsageError(
+                f"{assignment!r} is no setting: write KEY=VALUE, as in clients.beta=0.1."
+            )
         *blocks, last = key.strip().split(".")
         at = result
         for block in blocks:
@@ -234,6 +236,8 @@ def _explain(why: pydantic.ValidationError, prefix: tuple[str, ...] = (), owner:
             said.append(f"There is no setting {where!r}{of}.{hint}")
         else:
             value = error["input"]
-            shown = "not a number" if isinstance(value, float) and math.isnan(value) else repr(value)
+            shown = (
+                "not a number" if isinstance(value, float) and math.isnan(value) else repr(value)
+            )
             said.append(f"{where} = {shown} is not possible: {error['msg']}.")
     return " ".join(said)

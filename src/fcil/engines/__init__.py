@@ -1,0 +1,1 @@
+"""How asks and uploads are carried. Engines know no method, and methods know no engine."""

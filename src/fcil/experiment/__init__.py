@@ -1,0 +1,1 @@
+"""Where the pieces meet: a run, its checkpoints, its recipes."""

@@ -1,0 +1,1 @@
+"""Methods: one small module each, over shared parts; they never import each other."""

@@ -1,0 +1,196 @@
+"""What STSA and STSA-E share: train a network on the first task, freeze it, agree on a grid, then
+one statistics ask a task and one ridge solve. They differ in the statistic alone.
+
+State: `model` (what travels while training), `network` (the frozen backbone), `frozen` (its
+fingerprint), `round`, `extent`, `tasks` (statistics absorbed so far), `steps`, `total` (running
+moments), `head` (W), and what the record wants: `solver`, `hash`, `notes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+from fcil import ridge
+from fcil.features import (
+    FeatureMap,
+    FrozenNetwork,
+    MappedNetwork,
+    frozen_network,
+    network_fingerprint,
+)
+from fcil.methods.parts import federated
+from fcil.protocol import Ask, Mergeable, Shard, State, World
+from fcil.settings import Block
+from fcil.stats.features import Features
+from fcil.stats.moments import Moments
+from fcil.stats.parameters import Extent
+from fcil.training import cross_entropy
+
+Gamma = Annotated[float | str, AfterValidator(ridge.check_gamma)]
+
+
+class Config(Block):
+    """Settings of both methods."""
+
+    projection: Annotated[int, Field(ge=0)] = 5000
+    """Width M of the random ReLU layer; 0 = none."""
+    predict: Literal["linear", "cosine"] = "linear"
+    """`cosine` brings each class's weights to length one, as the reference code does."""
+    gamma: Gamma = "0.003r"
+    """The ridge: a number, or "0.003r" = so many times the Gram's mean diagonal."""
+
+
+def start(world: World) -> State:
+    """An untrained network and no statistics."""
+    angles = 4 if world.settings.first_stage.rotation else 1
+    state = {
+        "model": federated.initial(world, angles * len(world.tasks[0])),
+        "round": 0,
+        "steps": 0,
+        "extent": None,
+        "tasks": 0,
+        "total": None,
+    }
+    return state if federated.rounds(world) else _freeze(world, state)
+
+
+def asks(world: World, task: int) -> int:
+    """How many asks a task takes."""
+    needs_extent = world.settings.features.bits > 0
+    return 1 + (federated.rounds(world) + needs_extent if task == 0 else 0)
+
+
+def ask(world: World, config: Config, state: State, task: int) -> Ask | None:
+    """Training rounds, the extent of features, then each task's statistics."""
+    if state["round"] < federated.rounds(world):
+        return federated.ask(world, state["model"], 0, state["round"])
+    values = {"network": state["frozen"], "width": config.projection, "extent": state["extent"]}
+    if world.settings.features.bits and state["extent"] is None:
+        return Ask("calibrate", task, lasting=state["network"], values=values)
+    if state["tasks"] <= task:
+        values["classes"] = list(world.tasks[task])
+        return Ask("statistics", task, lasting=state["network"], values=values)
+    return None
+
+
+def answer(world: World, ask: Ask, client: int, shard: Shard) -> Mergeable | None:
+    """The answer to all asks but the method's own statistics."""
+    if ask.stage == "train":
+        return federated.answer(world, ask, client, shard, loss=cross_entropy)[0]
+    if ask.stage == "calibrate":
+        network = _network(world, ask)
+        with world.clock("extract"):
+            vectors = shard.features(network)
+        real = _map(world, network, ask.values["width"], bits=0, extent=Extent(0, 0, False))
+        return real.extent(vectors)
+    return None
+
+
+def phi(world: World, ask: Ask, shard: Shard) -> Features:
+    """The shard's features on the agreed grid."""
+    network = _network(world, ask)
+    with world.clock("extract"):
+        vectors = shard.features(network)
+    return feature_map(world, network, ask.values)(vectors)
+
+
+def absorb(world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]) -> State:
+    """The state after training or calibration."""
+    if ask.stage == "train":
+        model, steps = federated.averaged(uploads, state["model"])
+        trained = {
+            **state,
+            "model": model,
+            "round": ask.round + 1,
+            "steps": state["steps"] + steps,
+        }
+        return _freeze(world, trained) if ask.round + 1 == federated.rounds(world) else trained
+    reach: Extent | None = None
+    for _, upload in uploads:
+        assert isinstance(upload, Extent)
+        reach = upload if reach is None else reach + upload
+    assert reach is not None
+    return {**state, "extent": [reach.source, reach.mapped, reach.signed]}
+
+
+def _freeze(world: World, state: State) -> State:
+    """The state once no weight changes any more: the head is dropped, the backbone named."""
+    whole = federated.load(world, state["model"]).state_dict()
+    network = {name: t.detach().clone() for name, t in federated.backbone_part(whole).items()}
+    name = network_fingerprint(world, network)
+    return {**state, "model": {}, "network": network, "frozen": name}
+
+
+def solved(
+    world: World, config: Config, state: State, total: Moments, hash: str, notes: list[str]
+) -> State:
+    """The state after a task's statistics: the total, and the head that follows from it."""
+    with world.clock("solve"):
+        head = ridge.solve(total, config.gamma, rule=config.predict)
+    assert head.report is not None
+    return {
+        **state,
+        "tasks": state["tasks"] + 1,
+        "total": total,
+        "head": head.weights,
+        "solver": head.report.asdict(),
+        "hash": hash,
+        "notes": notes,
+    }
+
+
+@dataclass(frozen=True)
+class RidgePredictor:
+    """Test images -> phi -> ridge scores."""
+
+    source: MappedNetwork
+    head: ridge.Head
+
+    def __call__(self, shard: Shard) -> Tensor:
+        """Class ids, one a row."""
+        values = shard.features(self.source)
+        return self.head.predict(Features(values, self.source.phi.grid, self.source.fingerprint))
+
+
+def predictor(world: World, config: Config, state: State) -> RidgePredictor:
+    """The classifier after the statistics of a task."""
+    network = frozen_network(world, state["network"], state["frozen"])
+    values = {"width": config.projection, "extent": state["extent"]}
+    head = ridge.Head(state["head"], state["total"].present().classes, config.predict)
+    return RidgePredictor(MappedNetwork(network, feature_map(world, network, values)), head)
+
+
+def report(state: State) -> dict[str, Any]:
+    """What the record holds of the last task."""
+    moments: Moments = state["total"]
+    return {
+        "fingerprint": moments.map,
+        "gradient_steps": state["steps"] if state["tasks"] == 1 else 0,
+        "solver": state["solver"],
+        "statistics": {
+            "hash": state["hash"],
+            "exact": not moments.grid.real,
+            "clipped": moments.clipped,
+            "rows": moments.rows,
+        },
+        "notes": state["notes"],
+    }
+
+
+def feature_map(world: World, network: FrozenNetwork, values: Mapping[str, Any]) -> FeatureMap:
+    """The map that an ask's values name."""
+    reach = Extent(*values["extent"]) if values["extent"] is not None else Extent(0, 0, False)
+    return _map(world, network, values["width"], world.settings.features.bits, reach)
+
+
+def _map(world: World, network: FrozenNetwork, width: int, bits: int, extent: Extent) -> FeatureMap:
+    return FeatureMap.on_grid(network.fingerprint, network.width, width, world.seed, bits, extent)
+
+
+def _network(world: World, ask: Ask) -> FrozenNetwork:
+    return frozen_network(world, ask.lasting, ask.values["network"])

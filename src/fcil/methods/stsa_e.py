@@ -1,0 +1,156 @@
+"""STSA-E: clients upload class sums by unit; the server estimates G from them.
+
+As STSA in everything else. The server must see each client's own sums, so secure summation cannot
+cover this upload. See docs/methods/stsa-e.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, final
+
+from pydantic import Field
+
+from fcil import seeds
+from fcil.methods.parts import closed_form
+from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
+from fcil.stats import packed
+from fcil.stats.moments import Moments
+from fcil.stats.unit_sums import UnitSums, chain, estimate_gram
+
+
+class Config(closed_form.Config):
+    """STSA's settings and the estimator's."""
+
+    units: Annotated[int, Field(ge=1)] = 50
+    """Dummy clients K_D into which each client cuts its rows."""
+    count: Literal["holders", "all"] = "holders"
+    """Units counted for a class: those that hold it (unbiased), or all (as published)."""
+    min_cell: Annotated[int, Field(ge=1)] = 1
+    """Smallest number of rows whose sum may be uploaded."""
+    shrink: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share by which each class's scatter is moved toward the pooled one."""
+    measure_error: bool = False
+    """Simulation only: also compute the exact Gram and record how far the estimate is off."""
+
+
+@final
+@dataclass(frozen=True)
+class StsaE:
+    """Class sums by unit, an estimated Gram, one ridge solve."""
+
+    config: Config
+
+    Config = Config
+    pools_data = False
+
+    def start(self, world: World) -> State:
+        """An untrained network and no statistics."""
+        return {**closed_form.start(world), "measured": 0, "exact_gram": None, "error": None}
+
+    def asks(self, world: World, task: int) -> int:
+        """How many asks a task takes."""
+        return closed_form.asks(world, task) + self.config.measure_error
+
+    def ask(self, world: World, state: State, task: int) -> Ask | None:
+        """As STSA, and the exact Gram where its error is to be measured."""
+        asked = closed_form.ask(world, self.config, state, task)
+        if asked is not None and asked.stage == "statistics":
+            return asked
+        if asked is None and self.config.measure_error and state["measured"] <= task:
+            values = {
+                "network": state["frozen"],
+                "width": self.config.projection,
+                "extent": state["extent"],
+            }
+            return Ask("exact", task, counted=False, lasting=state["network"], values=values)
+        return asked
+
+    def answer(
+        self, world: World, ask: Ask, client: int, shard: Shard, memory: Memory
+    ) -> tuple[Mergeable, Memory]:
+        """A client's class sums by unit; it keeps nothing."""
+        shared = closed_form.answer(world, ask, client, shard)
+        if shared is not None:
+            return shared, memory
+        phi = closed_form.phi(world, ask, shard)
+        if ask.stage == "exact":
+            return Moments.of(phi, shard.labels), memory
+        sums = UnitSums.of(
+            phi,
+            shard.labels,
+            units=self.config.units,
+            rng=seeds.generator(world.seed, "units", ask.task, client),
+            client=client,
+            task=ask.task,
+            classes=ask.values["classes"],
+            min_cell=self.config.min_cell,
+        )
+        return sums, memory
+
+    def absorb(
+        self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]
+    ) -> State:
+        """Estimate this task's Gram, add it to the total and solve."""
+        if ask.stage == "exact":
+            return self._measured(state, uploads)
+        if ask.stage != "statistics":
+            return closed_form.absorb(world, state, ask, uploads)
+        sums: UnitSums | None = None
+        for _, upload in uploads:
+            assert isinstance(upload, UnitSums)
+            sums = upload if sums is None else sums + upload
+        assert sums is not None
+        classes, cross, counts = sums.class_moments()
+        estimated = Moments(
+            map=sums.map,
+            grid=sums.grid,
+            classes=classes,
+            gram=estimate_gram(sums, self.config.count, self.config.shrink),
+            cross=cross,
+            counts=counts,
+            exact=False,
+            clipped=sums.clipped,
+        )
+        before: Moments | None = state["total"]
+        total = estimated if before is None else before + estimated
+        notes = self._notes(sums, ask.task)
+        hash = chain(state.get("hash", ""), sums.hash)
+        return closed_form.solved(world, self.config, state, total, hash, notes)
+
+    def predictor(self, world: World, state: State) -> Predictor:
+        """The ridge head over the classes seen so far."""
+        return closed_form.predictor(world, self.config, state)
+
+    def report(self, world: World, state: State) -> Mapping[str, Any]:
+        """What the record holds of this task."""
+        return {**closed_form.report(state), "estimate_error": state["error"]}
+
+    def _measured(self, state: State, uploads: Iterator[tuple[int, Mergeable]]) -> State:
+        exact: Moments | None = state["exact_gram"]
+        for _, upload in uploads:
+            assert isinstance(upload, Moments)
+            exact = upload if exact is None else exact + upload
+        assert exact is not None
+        truth, estimate, width = exact.gram, state["total"].gram, exact.width
+        trace = packed.diagonal(truth, width).sum()
+        error = {
+            "frobenius": packed.norm(estimate - truth, width) / packed.norm(truth, width),
+            "trace_bias": float((packed.diagonal(estimate, width).sum() - trace) / trace),
+        }
+        return {**state, "measured": state["measured"] + 1, "exact_gram": exact, "error": error}
+
+    def _notes(self, sums: UnitSums, task: int) -> list[str]:
+        notes = []
+        if sums.single:
+            notes.append(
+                f"Task {task + 1}: {sums.single} of {len(sums.counts)} cells hold a single image, "
+                "whose features were uploaded in the clear; method.min_cell = 2 prevents it."
+            )
+        if sums.withheld:
+            notes.append(
+                f"Task {task + 1}: {sums.withheld} images were withheld because their client holds "
+                f"fewer than min_cell = {self.config.min_cell} of their class."
+            )
+        return notes

@@ -1,0 +1,1 @@
+"""Networks: backbones, heads, and the two put together."""

@@ -1,0 +1,224 @@
+"""Ridge regression from sums: factor once, solve many, report how it went.
+
+No repair happens in silence: a matrix that cannot be factored is an error that names gamma.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from scipy.linalg import lapack
+from torch import Tensor
+
+from fcil.errors import NumericalError, UsageError
+from fcil.stats import packed
+from fcil.stats.features import Array, Features, as_tensor
+from fcil.stats.moments import Moments
+
+Route = Literal["dense", "low-rank", "spectral"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a solve went."""
+
+    gamma: float
+    route: str
+    condition: float
+    """Estimate of the condition number of G + gamma I, by power iteration from both ends."""
+    residual: float
+    """|| (G + gamma I) W - C || / || C ||."""
+    seconds: float
+
+    def asdict(self) -> dict[str, Any]:
+        """Plain values, for the record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A linear classifier over class ids."""
+
+    weights: Tensor
+    """W, width x classes, float64."""
+    classes: tuple[int, ...]
+    rule: Literal["linear", "cosine"] = "linear"
+    report: Report | None = None
+
+    def scores(self, rows: Features | Array) -> Tensor:
+        """phi W, rows x classes; with the cosine rule each column of W has length one."""
+        phi = rows if isinstance(rows, Features) else Features.given(rows)
+        W = self.weights
+        if self.rule == "cosine":
+            W = W / W.norm(dim=0).clamp(min=torch.finfo(W.dtype).tiny)
+        return phi.real() @ W
+
+    def predict(self, rows: Features | Array) -> Tensor:
+        """Class ids, one a row."""
+        scores = self.scores(rows)
+        return torch.tensor(self.classes, device=scores.device)[scores.argmax(1)]
+
+
+def solve(
+    moments: Moments,
+    gamma: float | str = "0.003r",
+    *,
+    rule: Literal["linear", "cosine"] = "linear",
+) -> Head:
+    """The ridge head of some moments: W = (G + gamma I)^-1 C."""
+    present = moments.present()
+    unit = moments.step**2
+    value = gamma_value(gamma, packed.diagonal(moments.gram, moments.width) * unit)
+    factor = Factor.of(present.gram * unit, moments.width, value, rank=present.rows)
+    W = factor.solve(present.cross * moments.step)
+    return Head(W, present.classes, rule, factor.report(W, present.cross * moments.step))
+
+
+def gamma_value(gamma: float | str, diagonal: Tensor) -> float:
+    """A ridge as a number: "0.003r" is that multiple of G's mean diagonal.
+
+    >>> gamma_value("0.5r", torch.tensor([2.0, 4.0]))
+    1.5
+    """
+    value = (
+        float(gamma) if not isinstance(gamma, str) else _multiple(gamma) * float(diagonal.mean())
+    )
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(
+            f"gamma = {gamma!r} comes to {value}; the ridge must be a positive, finite number. "
+            "With a multiple of the mean diagonal this means that all features are zero."
+        )
+    return value
+
+
+def check_gamma(gamma: float | str) -> float | str:
+    """Refuse what `gamma_value` could never turn into a positive number."""
+    value = _multiple(gamma) if isinstance(gamma, str) else gamma
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"gamma = {gamma} must be positive and finite")
+    return gamma
+
+
+def _multiple(gamma: str) -> float:
+    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*r\s*", gamma)
+    try:
+        return float(match[1]) if match else math.nan
+    except ValueError:
+        return math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """G + gamma I, factored: a Cholesky factor, or a low-rank one with the Woodbury identity."""
+
+    gram: Tensor
+    """G packed, float64, in real units."""
+    width: int
+    gamma: float
+    route: Route
+    lower: Tensor
+    """Cholesky factor of G + gamma I, or of gamma I + L^T L."""
+    low_rank: Tensor | None
+    """L with L L^T = G, on the low-rank route."""
+    seconds: float
+
+    @classmethod
+    def of(cls, gram: Tensor, width: int, gamma: float, *, rank: int | None = None) -> Factor:
+        """Factor; `rank` is an upper bound on G's rank (its number of rows) where one is known.
+
+        Below half the width the low-rank route is taken, on a processor.
+        """
+        started = time.perf_counter()
+        gamma_value(gamma, gram)
+        square = packed.unpack(gram, width)
+        if not torch.isfinite(gram).all():
+            raise NumericalError(
+                "The Gram matrix holds NaN or infinity. An upload carried values that overflowed; "
+                "look for the first task whose statistics are not finite."
+            )
+        L = None
+        if rank is not None and 0 < rank < width / 2 and gram.device.type == "cpu":
+            L = _low_rank(square, rank)
+        if L is not None:
+            square = L.T @ L
+        square.diagonal().add_(gamma)
+        lower, failed = torch.linalg.cholesky_ex(square)
+        if int(failed):
+            raise NumericalError(
+                f"G + gamma I could not be factored with gamma = {gamma:g}: leading minor "
+                f"{int(failed)} is not positive. G has a negative eigenvalue (statistics that were "
+                "subtracted without having been added, a lossy upload, or rounding of a matrix "
+                "whose condition is too large). Raise gamma, or check the statistics."
+            )
+        route: Route = "dense" if L is None else "low-rank"
+        return cls(gram, width, gamma, route, lower, L, time.perf_counter() - started)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """(G + gamma I)^-1 times a matrix."""
+        if self.low_rank is None:
+            return torch.cholesky_solve(right, self.lower)
+        L = self.low_rank
+        return (right - L @ torch.cholesky_solve(L.T @ right, self.lower)) / self.gamma
+
+    def report(self, W: Tensor, right: Tensor) -> Report:
+        """Condition, residual and seconds of a solution."""
+        applied = packed.times(self.gram, self.width, W) + self.gamma * W
+        scale = float(right.norm())
+        residual = float((applied - right).norm()) / scale if scale else 0.0
+        return Report(self.gamma, self.route, self._condition(), residual, self.seconds)
+
+    def _condition(self, rounds: int = 8) -> float:
+        start = torch.ones((self.width, 1), dtype=torch.float64, device=self.gram.device)
+        start[1::2] = -0.5  # fixed, and not orthogonal to what non-negative features give
+        largest = smallest = start / start.norm()
+        for _ in range(rounds):
+            largest = packed.times(self.gram, self.width, largest) + self.gamma * largest
+            largest = largest / (top := largest.norm())
+            smallest = self.solve(smallest)
+            smallest = smallest / (bottom := smallest.norm())
+        return float(top * bottom)
+
+
+def _low_rank(square: Tensor, rank: int) -> Tensor | None:
+    """L with L L^T = G by pivoted Cholesky; None where the rank exceeds what was promised."""
+    lower, pivots, found, _ = lapack.dpstrf(square.numpy(), lower=1)
+    if found > rank:
+        return None
+    L = torch.zeros((len(square), found), dtype=torch.float64)
+    L[torch.from_numpy(pivots.astype("int64") - 1)] = torch.from_numpy(lower)[:, :found].tril()
+    return L
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """All ridges of one G from one eigendecomposition; a further gamma costs one product."""
+
+    values: Tensor
+    vectors: Tensor
+    rotated: Tensor
+    """V^T C."""
+
+    @classmethod
+    def of(cls, gram: Tensor, width: int, right: Tensor) -> Path:
+        """Decompose G (packed, real units) for a right-hand side."""
+        values, vectors = torch.linalg.eigh(packed.unpack(gram, width))
+        return cls(values.clamp(min=0), vectors, vectors.T @ right)
+
+    def solve(self, gamma: float) -> Tensor:
+        """(G + gamma I)^-1 C."""
+        return self.vectors @ (self.rotated / (self.values + gamma)[:, None])
+
+    def residuals(self, gammas: Sequence[float]) -> list[float]:
+        """|| C - G W(gamma) ||, without forming W."""
+        return [float((self.rotated * (g / (self.values + g))[:, None]).norm()) for g in gammas]
+
+
+def as_gram(square: Array) -> Tensor:
+    """A full symmetric matrix as the packed form the solver takes."""
+    return packed.pack(as_tensor(square).double())

@@ -1,0 +1,1 @@
+"""What travels: frozen values with an algebra, and the bytes they become."""
