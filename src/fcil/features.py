@@ -67,7 +67,7 @@ class FrozenNetwork:
             layer = next(
                 (i for i, m in enumerate(maps, 1) if not torch.isfinite(m).all()), len(maps)
             )
-            check_finite(answer.flatten(1), f"the network's layer {layer} in this batch")
+            check_finite(answer.flatten(1), f"the network's layer {layer}")
         return answer
 
 

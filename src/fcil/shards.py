@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fcil.errors import NumericalError
 from fcil.protocol import FeatureSource
 
 
@@ -29,9 +30,12 @@ class ImageSource:
         values, known = self._kept(source)
         if not bool(known[rows].all()):
             missing = together[~known[together]]
-            for start in range(0, len(missing), source.batch):
-                batch = missing[start : start + source.batch]
-                values[batch] = source(self._padded(batch, source.batch))[: len(batch)]
+            batches = torch.split(missing, source.batch)
+            for number, batch in enumerate(batches, 1):
+                try:
+                    values[batch] = source(self._padded(batch, source.batch))[: len(batch)]
+                except NumericalError as why:
+                    raise NumericalError(f"Batch {number} of {len(batches)}: {why}") from why
                 known[batch] = True
         return values[rows]
 
