@@ -32,7 +32,7 @@ contracts: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 tests: $(VENV)/.ready
-	$(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.ready
 	$(BIN)/fcil bench

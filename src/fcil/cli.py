@@ -88,7 +88,7 @@ def run(
         checkpoint_every=checkpoint_every,
     )
     if as_json:
-        _say(record.to_json().rstrip())
+        _say(record.to_json())
         return
     _say(_tables().compare([record], "text"))
     for note in record.notes:
@@ -319,4 +319,4 @@ def _first_line(thing: Any) -> str:
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    typer.echo(text, err=err)
+    typer.echo(text.rstrip(), err=err)

@@ -19,6 +19,10 @@ import difflib
 from collections.abc import Iterable
 
 
+_SHOWN = 16
+"""Names an error lists before it points to `fcil list`."""
+
+
 class FcilError(Exception):
     """Root of the tree; `exit_code` is what the command line returns."""
 
@@ -38,7 +42,9 @@ class UnknownName(UsageError):
         self.kind, self.name, self.known = kind, name, sorted(known)
         nearest = difflib.get_close_matches(name, self.known, n=1, cutoff=0.5)
         hint = f" Nearest: {nearest[0]!r}." if nearest else ""
-        super().__init__(f"There is no {kind} {name!r}.{hint} There is: {', '.join(self.known)}.")
+        shown, more = self.known[:_SHOWN], len(self.known) - _SHOWN
+        rest = f" and {more} more (`fcil list` shows all)" if more > 0 else ""
+        super().__init__(f"There is no {kind} {name!r}.{hint} There is: {', '.join(shown)}{rest}.")
 
 
 class DataError(FcilError):

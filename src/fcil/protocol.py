@@ -190,8 +190,8 @@ class Method(Protocol):
         """The classifier after a task; None where the method has none yet."""
 
     def report(self, world: World, state: State) -> Mapping[str, Any]:
-        """What the record holds of this task: `fingerprint`, `gradient_steps`, `statistics`,
-        `solver`, `estimate_error`, `notes`; all optional."""
+        """What the record holds after this task, all optional: of the task `gradient_steps`,
+        `statistics`, `solver`; of the run so far `fingerprint`, `estimate_error`, `notes`."""
 
 
 class Engine(Protocol):

@@ -263,7 +263,7 @@ class _Run:
             gradient_steps=[r.get("gradient_steps", 0) for r in reports],
             statistics=[r["statistics"] for r in reports if "statistics" in r],
             solver=[r["solver"] for r in reports if "solver" in r],
-            notes=[note for r in reports for note in r.get("notes", [])],
+            notes=reports[-1].get("notes", []),
             estimate_error=errors[-1] if errors else None,
         )
 

@@ -47,7 +47,8 @@ class StsaE:
 
     def start(self, world: World) -> State:
         """An untrained network and no statistics."""
-        return {**closed_form.start(world), "measured": 0, "exact_gram": None, "error": None}
+        estimator = {"measured": 0, "exact_gram": None, "error": None}
+        return {**closed_form.start(world), **estimator, "cells": 0, "single": 0, "withheld": 0}
 
     def asks(self, world: World, task: int) -> int:
         """How many asks a task takes."""
@@ -115,9 +116,13 @@ class StsaE:
         )
         before: Moments | None = state["total"]
         total = estimated if before is None else before + estimated
-        notes = self._notes(sums, ask.task)
         hash = chain(state.get("hash", ""), sums.hash)
-        return closed_form.solved(world, self.config, state, total, hash, notes)
+        seen = {
+            "cells": state["cells"] + len(sums.counts),
+            "single": state["single"] + sums.single,
+            "withheld": state["withheld"] + sums.withheld,
+        }
+        return closed_form.solved(world, self.config, {**state, **seen}, total, hash)
 
     def predictor(self, world: World, state: State) -> Predictor:
         """The ridge head over the classes seen so far."""
@@ -125,7 +130,11 @@ class StsaE:
 
     def report(self, world: World, state: State) -> Mapping[str, Any]:
         """What the record holds of this task."""
-        return {**closed_form.report(state), "estimate_error": state["error"]}
+        return {
+            **closed_form.report(state),
+            "estimate_error": state["error"],
+            "notes": self._notes(state),
+        }
 
     def _measured(self, state: State, uploads: Iterator[tuple[int, Mergeable]]) -> State:
         exact: Moments | None = state["exact_gram"]
@@ -141,16 +150,16 @@ class StsaE:
         }
         return {**state, "measured": state["measured"] + 1, "exact_gram": exact, "error": error}
 
-    def _notes(self, sums: UnitSums, task: int) -> list[str]:
+    def _notes(self, state: State) -> list[str]:
         notes = []
-        if sums.single:
+        if state["single"]:
             notes.append(
-                f"Task {task + 1}: {sums.single} of {len(sums.counts)} cells hold a single image, "
-                "whose features were uploaded in the clear; method.min_cell = 2 prevents it."
+                f"{state['single']} of {state['cells']} cells hold a single image, whose features "
+                "were uploaded in the clear; method.min_cell = 2 prevents it."
             )
-        if sums.withheld:
+        if state["withheld"]:
             notes.append(
-                f"Task {task + 1}: {sums.withheld} images were withheld because their client holds "
-                f"fewer than min_cell = {self.config.min_cell} of their class."
+                f"{state['withheld']} images were withheld because their client holds fewer than "
+                f"min_cell = {self.config.min_cell} of their class."
             )
         return notes

@@ -3,7 +3,7 @@ one statistics ask a task and one ridge solve. They differ in the statistic alon
 
 State: `model` (what travels while training), `network` (the frozen backbone), `frozen` (its
 fingerprint), `round`, `extent`, `tasks` (statistics absorbed so far), `steps`, `total` (running
-moments), `head` (W), and what the record wants: `solver`, `hash`, `notes`.
+moments), `head` (W), and what the record wants: `solver`, `hash`.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def _freeze(world: World, state: State) -> State:
     return {**state, "model": {}, "network": network, "frozen": name}
 
 
-def solved(
-    world: World, config: Config, state: State, total: Moments, hash: str, notes: list[str]
-) -> State:
+def solved(world: World, config: Config, state: State, total: Moments, hash: str) -> State:
     """The state after a task's statistics: the total, and the head that follows from it."""
     with world.clock("solve"):
         head = ridge.solve(total, config.gamma, rule=config.predict)
@@ -140,7 +138,6 @@ def solved(
         "head": head.weights,
         "solver": head.report.asdict(),
         "hash": hash,
-        "notes": notes,
     }
 
 
@@ -178,7 +175,6 @@ def report(state: State) -> dict[str, Any]:
             "clipped": moments.clipped,
             "rows": moments.rows,
         },
-        "notes": state["notes"],
     }
 
 

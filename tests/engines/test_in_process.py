@@ -1,0 +1,102 @@
+"""The engine that plays all clients itself."""
+
+from __future__ import annotations
+
+import torch
+
+from fcil import registry
+from fcil.engines.in_process import InProcess, Traffic
+from fcil.protocol import Ask
+from fcil.shards import ImageSource
+from fcil.stats import codec
+from small import make, sources, world_of
+
+
+def engine(name: str = "stsa", *assignments: str) -> InProcess:
+    settings = make(*assignments, method=name)
+    world, plan = world_of(settings)
+    method = registry.find("methods", name)(settings.method_config())
+    rows = [[torch.from_numpy(r) for r in task] for task in plan.rows]
+    return InProcess(world, method, sources(plan)[0], rows, Traffic.none(5, 3))
+
+
+def test_bytes_are_those_of_the_encoded_messages() -> None:
+    """Counted without putting the bytes together, and equal to having done so."""
+    made = engine("stsa", "first_stage.kind=none")
+    state = made.method.start(made.world)
+    ask = made.method.ask(made.world, state, 0)
+    assert ask is not None
+    for client, upload in made.exchange(ask):
+        assert made.traffic.up[0][client] == len(codec.encode(upload))
+        values = {"stage": ask.stage, "task": ask.task, "round": ask.round, **ask.values}
+        sent = codec.Message(values, dict(ask.lasting)).to_bytes()
+        assert made.traffic.down[0][client] == len(sent)
+
+
+def test_uncounted_asks_leave_no_trace() -> None:
+    made = engine("stsa", "first_stage.kind=none")
+    state = made.method.start(made.world)
+    ask = made.method.ask(made.world, state, 0)
+    assert ask is not None
+    quiet = Ask(ask.stage, 0, counted=False, lasting=ask.lasting, values=ask.values)
+    assert len(list(made.exchange(quiet))) == 3
+    assert made.traffic == Traffic.none(5, 3)
+
+
+def test_answers_come_one_at_a_time() -> None:
+    """A server that folds on arrival never holds two uploads."""
+    made = engine("stsa", "first_stage.kind=none")
+    ask = made.method.ask(made.world, made.method.start(made.world), 0)
+    assert ask is not None
+    answers = made.exchange(ask)
+    next(answers)
+    assert made.traffic.up[0][1:] == [0, 0]
+
+
+def test_a_rows_features_do_not_depend_on_its_company() -> None:
+    made = engine("stsa", "first_stage.kind=none")
+    from fcil.features import frozen_network
+
+    state = made.method.start(made.world)
+    network = frozen_network(made.world, state["network"], state["frozen"])
+    images, labels = made.source.images, made.source.labels
+    everything = torch.arange(len(images))
+    together = ImageSource(images, labels).features(network, everything, everything)
+    generator = torch.Generator().manual_seed(0)
+    apart = ImageSource(images, labels)
+    for rows in torch.randperm(len(images), generator=generator).split(97):
+        assert torch.equal(apart.features(network, rows, rows), together[rows])
+
+
+def test_each_image_is_seen_once() -> None:
+    class Counting:
+        fingerprint, shape, dtype, batch = "counting", (1, 2), torch.float32, 8
+        seen = 0
+
+        def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+            self.seen += len(batch)
+            return batch.float().flatten(1)[:, None, :2]
+
+    images = torch.arange(64, dtype=torch.uint8).view(32, 1, 1, 2)
+    source, counting = ImageSource(images, torch.zeros(32)), Counting()
+    rows = torch.arange(32)
+    for _ in range(3):
+        assert torch.equal(source.features(counting, rows[:16], rows), images[:16].float()[:, 0])
+    assert counting.seen == 32
+
+
+def test_old_sources_are_let_go() -> None:
+    class Named:
+        shape, dtype, batch = (1,), torch.float32, 4
+
+        def __init__(self, name: str) -> None:
+            self.fingerprint = name
+
+        def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+            return batch.float().flatten(1)[:, :1]
+
+    source = ImageSource(torch.zeros(4, 1, 1, 1, dtype=torch.uint8), torch.zeros(4))
+    rows = torch.arange(4)
+    for name in "abcab":
+        source.features(Named(name), rows, rows)
+    assert list(source._features) == ["a", "b"]
