@@ -110,9 +110,7 @@ def test_list(fcil, kind: str) -> None:
     lines = fcil("list", kind).out.splitlines()
     names = json.loads(fcil("list", kind, "--json").out)
     assert len(lines) == len(names) > 1
-    assert all(
-        line and description for line, description in zip(lines, names.values(), strict=True)
-    )
+    assert all(lines) and all(names.values())
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,10 @@ def test_record_round_trip(tmp_path: Path) -> None:
 
 
 def test_record_is_readable_without_torch() -> None:
-    code = "import sys; from fcil.record import Record; import fcil.metrics, fcil.report.page; assert 'torch' not in sys.modules"
+    code = (
+        "import sys; import fcil.record, fcil.metrics, fcil.report.page\n"
+        "assert 'torch' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -100,6 +100,7 @@ def update(width: int = 1000, stages: int = 10, rows: int = 2000) -> Result:
         return head
 
     def refit() -> Tensor:
+        W = torch.empty(0)
         for stage in range(1, stages + 1):
             X = torch.cat([phi.real() for phi in tasks[:stage]])
             Y = torch.nn.functional.one_hot(torch.cat(labels[:stage])).double()
@@ -246,7 +247,7 @@ def _fold(upload: Path, clients: int) -> dict[str, float]:
 
 
 def _peak_memory() -> float:
-    """Bytes this process held at most. Unlike getrusage, not what its parent held when it forked."""
+    """Bytes this process held at most; unlike getrusage, not what its parent held at the fork."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return float(line.split()[1]) * 1024

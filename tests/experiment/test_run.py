@@ -58,8 +58,9 @@ def test_record_of_stsa_is_complete_and_consistent(whole: Callable[[str], Record
     assert found.A_T is not None and found.A_T > 85
     assert found.curve[-1] == found.A_T
     assert sorted(label for task in found.task_classes for label in task) == list(range(10))
-    assert sum(n for task in found.holdings for client in task for n in client) == (
-        found.statistics[-1]["rows"]
+    assert (
+        sum(n for task in found.holdings for client in task for n in client)
+        == (found.statistics[-1]["rows"])
     )
     assert found.gradient_steps[0] > 0
     assert found.gradient_steps[1:] == [0, 0, 0, 0]
@@ -224,7 +225,10 @@ def test_client_fraction_asks_some(whole: Callable[[str], Record]) -> None:
 
 
 def test_estimate_error_is_measured_and_not_counted() -> None:
-    plain, measured = run(make(method="stsa-e")), run(make("method.measure_error=true", method="stsa-e"))
+    plain, measured = (
+        run(make(method="stsa-e")),
+        run(make("method.measure_error=true", method="stsa-e")),
+    )
     assert plain.estimate_error is None and measured.estimate_error is not None
     assert 0 < measured.estimate_error["frobenius"] < 0.2
     assert measured.bytes["up"] == plain.bytes["up"]
@@ -232,9 +236,7 @@ def test_estimate_error_is_measured_and_not_counted() -> None:
     published = run(make("method.measure_error=true", "method.count=all", method="stsa-e"))
     assert published.estimate_error is not None
     assert published.estimate_error["trace_bias"] < -0.005, "counting all units shrinks the scatter"
-    assert abs(measured.estimate_error["trace_bias"]) < abs(
-        published.estimate_error["trace_bias"]
-    )
+    assert abs(measured.estimate_error["trace_bias"]) < abs(published.estimate_error["trace_bias"])
 
 
 def test_single_image_cells_are_told() -> None:

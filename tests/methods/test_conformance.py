@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -203,7 +203,7 @@ def test_head_equals_one_shot_ridge_on_pooled_features() -> None:
 
 def test_no_old_data_is_asked_for() -> None:
     class Watched(ImageSource):
-        asked: set[int] = set()
+        asked: ClassVar[set[int]] = set()
 
         def features(self, source: Any, rows: Any, together: Any) -> Any:
             Watched.asked |= set(together.tolist())
