@@ -9,6 +9,10 @@ order, 32x32 pixels in colour. `labels.npz` beside them has `y_train`, `y_test` 
 from __future__ import annotations
 
 import os
+
+# Read by SciPy when it is first imported: lets scikit-learn run its array-API estimator checks.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
 from pathlib import Path
 
 import numpy as np

@@ -81,7 +81,8 @@ def test_record_runs_again(fcil) -> None:
 
 def test_toml_file(fcil, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
-        '[tasks]\ncount = 2\n[first_stage]\nkind = "none"\n[method]\nname = "stsa"\nprojection = 0\n'
+        '[tasks]\ncount = 2\n[first_stage]\nkind = "none"\n'
+        '[method]\nname = "stsa"\nprojection = 0\n'
     )
     assert fcil("run", "mine.toml", "--out", "a").code == 0
     assert Record.read(Path("a")).recipe == "mine"
@@ -97,7 +98,7 @@ def test_compare_and_report(fcil, tmp_path: Path) -> None:
     assert len(rows) == 2, "two seeds are one group"
     done = fcil("report", "runs", "--out", "page.html")
     assert done.code == 0 and "page.html" in done.out
-    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_data_show(fcil, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_list(fcil, kind: str) -> None:
         (["run", "digits-stsa", "--device", "tpu"], 2, "auto, cpu and cuda"),
         (["run", "absent.toml"], 3, "absent.toml"),
         (["run", "published-cifar100-stsa-beta0.5"], 2, "data.root"),
-        (["run", "published-cifar100-stsa-beta0.5", "--set", "data.root=nowhere"], 3, "nowhere"),
+        (["run", "published-cifar100-joint", "--set", "data.root=nowhere"], 3, "nowhere"),
         (["list", "method"], 2, "Nearest: 'methods'"),
         (["compare", "nowhere"], 3, "nowhere"),
         (["compare", "nowhere", "--format", "pdf"], 3, "nowhere"),

@@ -10,7 +10,7 @@ from fcil import images
 from fcil.errors import UnknownName, UsageError
 from fcil.protocol import DataSpec
 
-KINDS = ("none", "standard", "strong")
+KINDS = ("none", "crop-flip", "standard", "strong")
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 _SHOWN = 16
 """Names an error lists before it points to `fcil list`."""
 

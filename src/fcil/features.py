@@ -71,6 +71,13 @@ class FrozenNetwork:
         return answer
 
 
+def check_reading(world: World) -> None:
+    """Refuse layers or views this backbone does not have, before anything is trained."""
+    FrozenNetwork(
+        build_backbone(world.spec, world.settings.backbone, 0), world.spec, world.settings, ""
+    )
+
+
 def frozen_network(world: World, tensors: Mapping[str, Tensor], name: str) -> FrozenNetwork:
     """The network that these weights make, read as the settings say; `name` is its fingerprint."""
     return _built.get(name) or _built.put(name, _build(world, tensors, name))
@@ -141,7 +148,7 @@ class FeatureMap:
     seed: int
     projected: bool
     source_grid: Grid
-    """Where vectors are rounded to before the projection."""
+    """Where vectors are rounded to before the projection; real without one."""
     grid: Grid
     """Where phi is rounded to; real = no rounding at all, as published."""
 
@@ -185,7 +192,9 @@ class FeatureMap:
             width=width or inputs,
             seed=seed,
             projected=width > 0,
-            source_grid=Grid() if real else Grid(_SOURCE_BITS, extent.source - 15, signed=True),
+            source_grid=Grid(_SOURCE_BITS, extent.source - 15, signed=True)
+            if width and not real
+            else Grid(),
             grid=Grid() if real else Grid(bits, extent.mapped - bits + signed, signed),
         )
 
@@ -238,7 +247,7 @@ class FeatureMap:
             rounded, clipped = self.source_grid.round(inputs / self.source_grid.step)
             inputs = rounded.double()
         if not self.projected:
-            return inputs.sum(1), views, clipped
+            return inputs.sum(1), views, 0
         R = _matrix(self.inputs, self.width, self.seed, str(vectors.device))
         total = (inputs[:, 0] @ R).relu_()
         for view in range(1, views):

@@ -18,10 +18,15 @@ from torch import Tensor
 
 from fcil.errors import NumericalError, UsageError
 from fcil.stats import packed
-from fcil.stats.features import Array, Features, as_tensor
+from fcil.stats.features import Array, Features, as_tensor, check_finite
 from fcil.stats.moments import Moments
 
-Route = Literal["dense", "low-rank", "spectral"]
+Route = Literal["dense", "low-rank"]
+_WHY_NOT_POSITIVE = (
+    "G has a negative eigenvalue: statistics were subtracted without having been added, an upload "
+    "was lossy, or the matrix is conditioned too badly for this gamma. Raise gamma, or check the "
+    "statistics."
+)
 
 
 @dataclass(frozen=True)
@@ -137,11 +142,7 @@ class Factor:
         started = time.perf_counter()
         gamma_value(gamma, gram)
         square = packed.unpack(gram, width)
-        if not torch.isfinite(gram).all():
-            raise NumericalError(
-                "The Gram matrix holds NaN or infinity. An upload carried values that overflowed; "
-                "look for the first task whose statistics are not finite."
-            )
+        check_finite(gram[:, None], "the Gram matrix")
         L = None
         if rank is not None and 0 < rank < width / 2 and gram.device.type == "cpu":
             L = _low_rank(square, rank)
@@ -152,9 +153,7 @@ class Factor:
         if int(failed):
             raise NumericalError(
                 f"G + gamma I could not be factored with gamma = {gamma:g}: leading minor "
-                f"{int(failed)} is not positive. G has a negative eigenvalue (statistics that were "
-                "subtracted without having been added, a lossy upload, or rounding of a matrix "
-                "whose condition is too large). Raise gamma, or check the statistics."
+                f"{int(failed)} is not positive. {_WHY_NOT_POSITIVE}"
             )
         route: Route = "dense" if L is None else "low-rank"
         return cls(gram, width, gamma, route, lower, L, time.perf_counter() - started)
@@ -207,11 +206,19 @@ class Path:
     @classmethod
     def of(cls, gram: Tensor, width: int, right: Tensor) -> Path:
         """Decompose G (packed, real units) for a right-hand side."""
+        check_finite(gram[:, None], "the Gram matrix")
         values, vectors = torch.linalg.eigh(packed.unpack(gram, width))
-        return cls(values.clamp(min=0), vectors, vectors.T @ right)
+        return cls(values, vectors, vectors.T @ right)
 
     def solve(self, gamma: float) -> Tensor:
         """(G + gamma I)^-1 C."""
+        gamma_value(gamma, self.values)
+        lowest = float(self.values[0])
+        if lowest + gamma <= 0:
+            raise NumericalError(
+                f"G + gamma I is not positive with gamma = {gamma:g}: the smallest eigenvalue of "
+                f"G is {lowest:g}. {_WHY_NOT_POSITIVE}"
+            )
         return self.vectors @ (self.rotated / (self.values + gamma)[:, None])
 
     def residuals(self, gammas: Sequence[float]) -> list[float]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import copy
 import datetime
+import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from fcil.engines.in_process import InProcess, Traffic
 from fcil.errors import Interrupted, Refused, UsageError
 from fcil.experiment import checkpoint
 from fcil.experiment.plan import plan
-from fcil.protocol import DataSpec, Method, State, World
+from fcil.protocol import Ask, DataSpec, Method, State, World
 from fcil.record import FILE, Record
 from fcil.settings import Settings
 from fcil.shards import ImageSource, Rows
@@ -180,7 +182,7 @@ class _Run:
         while progress.task < len(world.tasks):
             task = progress.task
             while (ask := self.method.ask(world, self.state, task)) is not None:
-                with self.clock("first_stage" if ask.first_stage else _clock_name(ask.stage)):
+                with self.clock(_clock_name(ask)):
                     self.state = self.method.absorb(
                         world, self.state, ask, self.engine.exchange(ask)
                     )
@@ -268,9 +270,13 @@ class _Run:
         )
 
 
-def _clock_name(stage: str) -> str:
+def _clock_name(ask: Ask) -> str:
     """The record's name for an ask's time."""
-    return "train" if stage == "train" else "statistics"
+    if not ask.counted:
+        return "measure"
+    if ask.first_stage:
+        return "first_stage"
+    return "train" if ask.stage == "train" else "statistics"
 
 
 def _source(images: Any, labels: Any, device: torch.device) -> ImageSource:
@@ -309,7 +315,24 @@ def device_name(device: torch.device) -> str:
 def versions() -> dict[str, str]:
     """Of everything that can change a number."""
     packages = {name: version(name) for name in ("fcil", "torch", "numpy", "scipy")}
-    return {"python": platform.python_version(), **packages}
+    return {"python": platform.python_version(), **packages, "commit": _commit()}
+
+
+def _commit() -> str:
+    """The source's commit: FCIL_COMMIT where that is set, else what git says, else nothing."""
+    if named := os.environ.get("FCIL_COMMIT"):
+        return named
+    here = Path(__file__).parent
+    try:
+        say = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""  # installed from a wheel: the version number says it all
+    return say.stdout.strip()
 
 
 def _fix_arithmetic() -> None:

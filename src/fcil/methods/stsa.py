@@ -58,7 +58,9 @@ class Stsa:
             assert isinstance(upload, Moments)
             total = upload if total is None else total + upload
         assert total is not None
-        return closed_form.solved(world, self.config, state, total, total.hash)
+        return closed_form.solved(
+            world, self.config, state, total, hash=total.hash, exact=total.exact
+        )
 
     def predictor(self, world: World, state: State) -> Predictor:
         """The ridge head over the classes seen so far."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, final
 from pydantic import Field
 
 from fcil import seeds
+from fcil.errors import UsageError
 from fcil.methods.parts import closed_form
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
 from fcil.stats import packed
@@ -47,6 +48,11 @@ class StsaE:
 
     def start(self, world: World) -> State:
         """An untrained network and no statistics."""
+        if world.settings.upload.encoding in ("factor", "int16"):
+            raise UsageError(
+                f"upload.encoding = {world.settings.upload.encoding} encodes a Gram matrix, and "
+                "stsa-e uploads none: take auto, exact, packed or full."
+            )
         estimator = {"measured": 0, "exact_gram": None, "error": None}
         return {**closed_form.start(world), **estimator, "cells": 0, "single": 0, "withheld": 0}
 
@@ -122,7 +128,10 @@ class StsaE:
             "single": state["single"] + sums.single,
             "withheld": state["withheld"] + sums.withheld,
         }
-        return closed_form.solved(world, self.config, {**state, **seen}, total, hash)
+        exact = not sums.grid.real and world.settings.upload.encoding != "full"
+        return closed_form.solved(
+            world, self.config, {**state, **seen}, total, hash=hash, exact=exact
+        )
 
     def predictor(self, world: World, state: State) -> Predictor:
         """The ridge head over the classes seen so far."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from fcil.errors import DataError, UsageError
@@ -20,6 +21,16 @@ from fcil.stats.parameters import Extent, Parameters
 from fcil.stats.unit_sums import UnitSums
 
 SCHEMA = 1
+_MALFORMED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+)
+"""What reading bytes that somebody else wrote can end in; all of it means a malformed message."""
 ENCODINGS = ("auto", "exact", "packed", "factor", "int16", "full")
 
 
@@ -54,12 +65,10 @@ class Message:
         """Length of `to_bytes()`, without making it."""
         names: dict[str, Any] = {"__metadata__": self._metadata()}
         at = 0
-        for name, t in sorted(
-            self.tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
-        ):
+        for name, t in sorted(self.tensors.items(), key=lambda item: (_place(item[1]), item[0])):
             end = at + t.numel() * t.element_size()
             names[name] = {
-                "dtype": _NAMES[str(t.dtype)],
+                "dtype": _DTYPES[_place(t)][1],
                 "shape": list(t.shape),
                 "data_offsets": [at, end],
             }
@@ -69,7 +78,13 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The message as it travels."""
-        tensors = {name: t.cpu().contiguous() for name, t in self.tensors.items()}
+        tensors: dict[str, Tensor] = {}
+        memory = set()
+        for name, t in self.tensors.items():
+            whole = t.cpu().contiguous()
+            # safetensors refuses tensors that share memory, as tied weights do
+            tensors[name] = whole.clone() if whole.data_ptr() in memory else whole
+            memory.add(whole.data_ptr())
         return safetensors.torch.save(tensors, self._metadata())
 
     @classmethod
@@ -79,8 +94,10 @@ class Message:
             length = int.from_bytes(data[:8], "little")
             metadata = json.loads(data[8 : 8 + length])["__metadata__"]
             meta = json.loads(metadata["fcil"])
+            if not isinstance(meta, dict):
+                raise TypeError("its header is no table of values")
             tensors = safetensors.torch.load(data)
-        except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as why:
+        except (*_MALFORMED, RecursionError, safetensors.SafetensorError) as why:
             raise DataError(
                 f"These {len(data)} bytes are no message of fcil: {why}. It was cut or altered on "
                 "its way, or something else was sent."
@@ -91,19 +108,25 @@ class Message:
         return {"fcil": json.dumps(self.meta, separators=(",", ":"))}
 
 
-_NAMES = {
-    "torch.float64": "F64",
-    "torch.float32": "F32",
-    "torch.bfloat16": "BF16",
-    "torch.float16": "F16",
-    "torch.int64": "I64",
-    "torch.int32": "I32",
-    "torch.int16": "I16",
-    "torch.int8": "I8",
-    "torch.uint32": "U32",
-    "torch.uint8": "U8",
-    "torch.bool": "BOOL",
-}
+_DTYPES = (
+    (torch.int64, "I64"),
+    (torch.float64, "F64"),
+    (torch.float32, "F32"),
+    (torch.uint32, "U32"),
+    (torch.int32, "I32"),
+    (torch.bfloat16, "BF16"),
+    (torch.float16, "F16"),
+    (torch.int16, "I16"),
+    (torch.int8, "I8"),
+    (torch.uint8, "U8"),
+    (torch.bool, "BOOL"),
+)
+"""Types by the name safetensors gives them, in the order in which it lays tensors out."""
+_PLACES = {dtype: place for place, (dtype, _) in enumerate(_DTYPES)}
+
+
+def _place(tensor: Tensor) -> int:
+    return _PLACES[tensor.dtype]
 
 
 def to_message(value: Value, encoding: str = "auto") -> Message:
@@ -117,14 +140,14 @@ def to_message(value: Value, encoding: str = "auto") -> Message:
 def from_message(message: Message) -> Any:
     """The value of a message."""
     schema, kind = message.meta.get("schema"), message.meta.get("kind")
-    if schema != SCHEMA or kind not in KINDS:
+    if schema != SCHEMA or not isinstance(kind, str) or kind not in KINDS:
         raise DataError(
             f"The message says schema {schema!r} and kind {kind!r}; this version reads schema "
             f"{SCHEMA} of {', '.join(sorted(KINDS))}. Sender and receiver run different versions."
         )
     try:
         return KINDS[kind].from_parts(message.meta, message.tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as why:
+    except _MALFORMED as why:
         raise DataError(f"The {kind} message lacks or garbles a part: {why!r}.") from why
 
 

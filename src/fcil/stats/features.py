@@ -50,7 +50,10 @@ class Features:
 
 def as_tensor(values: Array) -> Tensor:
     """A tensor over the same memory where possible."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    if isinstance(values, Tensor):
+        return values
+    whole = np.require(values, requirements=["C", "W"])  # a tensor over read-only memory would lie
+    return torch.from_numpy(whole)
 
 
 def check_finite(values: Tensor, what: str) -> None:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,7 +56,7 @@ def decode(
 def _smallest(moments: Moments) -> tuple[str, dict[str, Tensor]]:
     if not moments.exact:
         return "packed", _packed(moments)
-    best = "exact", _exact(moments)
+    best = min(("exact", _exact(moments)), ("packed", _packed(moments)), key=lambda e: _bytes(e[1]))
     rows, width = moments.rows, moments.width
     factor_bytes = 8 * (rows * width - rows * (rows - 1) // 2)
     if 0 < rows < width and factor_bytes < _bytes(best[1]):
@@ -128,10 +129,12 @@ def _factor(moments: Moments) -> dict[str, Tensor]:
 
 
 def _from_factor(tensors: dict[str, Tensor], width: int, grid: Grid) -> Tensor:
-    order = tensors["order"].to(torch.int64)
-    entries, size = tensors["factor"], len(tensors["factor"])
-    rank = next((r for r in range(width + 1) if r * width - r * (r - 1) // 2 == size), None)
-    if rank is None or not torch.equal(order.sort().values, torch.arange(width)):
+    order, entries = tensors["order"].to(torch.int64), tensors["factor"].double()
+    # r columns of a trapezoid hold r * width - r (r - 1) / 2 entries: solve for r.
+    root = math.isqrt(max((2 * width + 1) ** 2 - 8 * len(entries), 0))
+    rank = (2 * width + 1 - root) // 2
+    fits = len(order) == width and rank * width - rank * (rank - 1) // 2 == len(entries)
+    if not fits or not torch.equal(order.sort().values, torch.arange(width)):
         raise DataError("The message's triangular factor has no valid shape or pivot order.")
     L = entries.new_zeros((width, rank))
     L[_trapezoid(width, rank)] = entries

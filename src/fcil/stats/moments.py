@@ -10,10 +10,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fcil.errors import FingerprintMismatch, UsageError
+from fcil.errors import DataError, FingerprintMismatch, UsageError
 from fcil.stats import gram_codec, packed
 from fcil.stats.features import Array, Features, as_tensor
 from fcil.stats.grid import Grid
+from fcil.stats.headers import MomentsHeader
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,17 +198,21 @@ class Moments:
     @classmethod
     def from_parts(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """The value a message holds."""
-        grid, classes, width = Grid(**meta["grid"]), tuple(meta["classes"]), int(meta["width"])
-        gram, cross = gram_codec.decode(meta["encoding"], tensors, width, len(classes), grid)
+        header = MomentsHeader.of(meta)
+        grid, classes = header.grid.grid(), tuple(header.classes)
+        gram, cross = gram_codec.decode(header.encoding, tensors, header.width, len(classes), grid)
+        counts = tensors["counts"]
+        if counts.dtype != torch.int64 or counts.shape != (len(classes),):
+            raise DataError(f"The message counts rows of {len(classes)} classes otherwise.")
         return cls(
-            map=meta["map"],
+            map=header.map,
             grid=grid,
             classes=classes,
             gram=gram,
             cross=cross,
-            counts=tensors["counts"].to(torch.int64),
-            exact=bool(meta["exact"]),
-            clipped=int(meta["clipped"]),
+            counts=counts,
+            exact=header.exact,
+            clipped=header.clipped,
         )
 
 

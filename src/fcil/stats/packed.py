@@ -14,6 +14,8 @@ from torch import Tensor
 _LEAF = 1024
 """Diagonal blocks up to this side are computed whole; larger ones are halved first."""
 _FLOAT32_EXACT = 2**24
+_FLOAT32_ROWS = 512
+"""Real float32 rows multiplied at a time: rounding then stays near that of a single product."""
 _FLOAT64_EXACT = 2**53
 
 
@@ -84,7 +86,8 @@ def gram(rows: Tensor) -> Tensor:
     Integers are multiplied in float32 as many rows at a time as provably stay exact: every partial
     sum is bounded by the largest diagonal entry, so rows whose squares add up to less than 2^24 in
     every column cannot round. That is twice as fast as float64 and gives the same bits whatever
-    the order, blocking or device.
+    the order, blocking or device. Real numbers are multiplied in the precision they come in, with
+    float32 products added up in float64 every 512 rows.
     """
     width = rows.shape[1]
     packed = zeros(width, rows.device)
@@ -101,9 +104,13 @@ def gram(rows: Tensor) -> Tensor:
 def within_exact_range(packed: Tensor, width: int) -> bool:
     """Whether every entry is an integer float64 holds exactly, given that all terms were.
 
-    |G_ij| never exceeds the largest diagonal entry, so one comparison decides.
+    In a sum of Gram matrices no entry exceeds the largest of the diagonal; in a difference one
+    can, so all are looked at.
     """
-    return width == 0 or bool(diagonal(packed, width).max() < _FLOAT64_EXACT)
+    if width == 0:
+        return True
+    low, high = packed.aminmax()
+    return bool(high < _FLOAT64_EXACT) and bool(low > -_FLOAT64_EXACT)
 
 
 def _blocks(packed: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,13 +137,14 @@ def _add_lower(out: Tensor, rows: Tensor) -> None:
 def _exact_chunks(rows: Tensor) -> list[Tensor]:
     """The rows as float32 or float64 pieces whose products are exact for integer rows."""
     if rows.is_floating_point():
-        return [rows.double()] if rows.shape[0] else []
+        size = _FLOAT32_ROWS if rows.dtype == torch.float32 else max(len(rows), 1)
+        return list(torch.split(rows, size)) if len(rows) else []
     if torch.get_float32_matmul_precision() != "highest":
         return [rows.double()]  # float32 products may be carried out in fewer bits
     pieces: list[Tensor] = []
-    start = 0
+    start, step = 0, 16384
     while start < rows.shape[0]:
-        step = min(rows.shape[0] - start, 16384)
+        step = min(rows.shape[0] - start, step)
         while step > 1:
             piece = rows[start : start + step].float()
             peak = float((piece * piece).sum(0, dtype=torch.float64).max())

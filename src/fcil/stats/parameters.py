@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fcil.errors import Refused
+from fcil.stats.headers import ExtentHeader, ParametersHeader
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,8 @@ class Parameters:
     @classmethod
     def from_parts(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """The value a message holds."""
-        return cls(tensors, float(meta["weight"]), int(meta["steps"]))
+        header = ParametersHeader.of(meta)
+        return cls(tensors, header.weight, header.steps)
 
 
 @dataclass(frozen=True)
@@ -79,4 +81,5 @@ class Extent:
     @classmethod
     def from_parts(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """The value a message holds."""
-        return cls(int(meta["source"]), int(meta["mapped"]), bool(meta["signed"]))
+        header = ExtentHeader.of(meta)
+        return cls(header.source, header.mapped, header.signed)

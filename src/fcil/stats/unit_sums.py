@@ -15,6 +15,7 @@ from fcil.errors import DataError, Refused, UsageError
 from fcil.stats import bits, packed
 from fcil.stats.features import Array, Features, as_tensor
 from fcil.stats.grid import Grid
+from fcil.stats.headers import UnitSumsHeader
 from fcil.stats.moments import check_same_map, class_sums
 
 Count = Literal["holders", "all"]
@@ -70,6 +71,10 @@ class UnitSums:
         features = rows if isinstance(rows, Features) else Features.given(rows)
         device = features.values.device
         y = as_tensor(labels).to("cpu", torch.int64).numpy()
+        if y.shape != (len(features),):
+            raise UsageError(
+                f"{len(features)} rows of features need as many labels, not {y.shape}."
+            )
         unit = _assign(len(y), units, rng)
         ids, cells = _cells(y, unit, min_cell)
         kept = cells >= 0
@@ -138,9 +143,7 @@ class UnitSums:
         check_same_map(self, other)
         gone = {d[:2] for d in other.declared}
         leaving = self.part(gone)
-        if set(other.declared) - set(self.declared) or leaving != replace(
-            other, classes=leaving.classes
-        ):
+        if leaving != other:
             raise Refused(
                 "What is to be taken out is not in these sums as it stands there: another upload "
                 "of the same client, or one that never came."
@@ -183,6 +186,10 @@ class UnitSums:
             counts=self.counts[chosen],
         )
 
+    def rows(self) -> Tensor:
+        """The sums in the smallest form that holds them: integers where they are some."""
+        return self.sums if self.grid.real else self.sums.to(torch.int64)
+
     def class_moments(self) -> tuple[tuple[int, ...], Tensor, Tensor]:
         """Class ids that hold rows, their sums (width x classes) and counts."""
         ids, index = torch.unique(self.keys[:, 3], return_inverse=True)
@@ -222,29 +229,39 @@ class UnitSums:
     @classmethod
     def from_parts(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """The value a message holds."""
-        declared = tuple((int(c), int(t), int(u)) for c, t, u in meta["declared"])
-        classes, width = tuple(meta["classes"]), int(meta["width"])
-        if meta["encoding"] == "full":
+        header = UnitSumsHeader.of(meta)
+        declared = tuple((c, t, u) for c, t, u in header.declared)
+        classes, width = tuple(header.classes), header.width
+        if header.encoding == "full":
             keys, sums, counts = _from_dense(tensors["cells"].double(), declared, classes)
         else:
             keys, counts = tensors["keys"], tensors["counts"]
-            if meta["encoding"] == "real":
+            if header.encoding == "real":
                 sums = tensors["sums"].double()
             else:
                 parts = {name[5:]: t for name, t in tensors.items() if name.startswith("sums.")}
                 sums = bits.unpack(parts, len(keys) * width).double().view(-1, width)
-        if sums.shape != (len(keys), width) or keys.shape != (len(counts), 4):
-            raise DataError("The message's cells and keys do not fit together.")
-        grid = Grid(**meta["grid"])
-        clipped, withheld = int(meta["clipped"]), int(meta["withheld"])
-        return cls(meta["map"], grid, classes, declared, keys, sums, counts, clipped, withheld)
+        _check_cells(keys, sums, counts, width, declared, classes)
+        return cls(
+            map=header.map,
+            grid=header.grid.grid(),
+            classes=classes,
+            declared=declared,
+            keys=keys,
+            sums=sums,
+            counts=counts,
+            clipped=header.clipped,
+            withheld=header.withheld,
+        )
 
     def _dense(self) -> Tensor:
         """Units x classes x (width + 1) of one contribution, counts last, empty cells included."""
         if len(self.declared) != 1:
             raise Refused("Only one client's class sums have the published dense form.")
         cells = self.sums.new_zeros((self.declared[0][2], len(self.classes), self.width + 1))
-        column = torch.tensor([self.classes.index(c) for c in self.keys[:, 3].tolist()])
+        column = torch.tensor(
+            [self.classes.index(c) for c in self.keys[:, 3].tolist()], dtype=torch.int64
+        )
         cells[self.keys[:, 2], column.to(self.keys.device)] = torch.cat(
             [self.sums, self.counts[:, None].double()], 1
         )
@@ -267,25 +284,30 @@ def estimate_gram(sums: UnitSums, count: Count = "holders", shrink: float = 0.0)
     `all` takes every unit, as published, which shrinks the scatter. A class held by one unit says
     nothing about its scatter and takes the pooled one of all classes. `shrink` moves every class's
     scatter toward the pooled one. All of it is a weight on each row of one product Z^T Z.
+
+    The scatter is an estimate, off by percents, so its products are float32, at half the time; what
+    is no estimate - the means, and cells of one row each - keeps full precision.
     """
     if not 0 <= shrink <= 1:
         raise UsageError(f"method.shrink = {shrink} must lie between 0 and 1.")
     if len(sums.counts) == 0:
         return packed.zeros(sums.width, sums.sums.device)
+    if count == "holders" and sums.single == len(sums.counts):
+        return packed.gram(sums.rows())
     ids, index = torch.unique(sums.keys[:, 3], return_inverse=True)
     groups = len(ids)
     n_k = sums.counts.double()
     n = n_k.new_zeros(groups).index_add_(0, index, n_k)
     S = class_sums(sums.sums, index, groups)
-    centred = sums.sums / n_k[:, None] - (S / n[:, None])[index]
     holders = torch.bincount(index, minlength=groups).double()
     if count == "holders":
         scatter, mean = _unbiased_weights(n, holders, shrink)
     else:
         units = float(sum(units for _, _, units in sums.declared))
         scatter, mean = _published_weights(n, units)
-    Z = torch.cat([centred * (scatter[index] * n_k).sqrt()[:, None], S * mean.sqrt()[:, None]])
-    return packed.gram(Z)
+    centred = torch.addcdiv((S / -n[:, None])[index], sums.sums, n_k[:, None])
+    centred *= (scatter[index] * n_k).sqrt()[:, None]
+    return packed.gram(centred.float()) + packed.gram(S * mean.sqrt()[:, None])
 
 
 def chain(before: str, hash: str) -> str:
@@ -351,9 +373,34 @@ def _cells(
 def _from_dense(
     cells: Tensor, declared: tuple[tuple[int, int, int], ...], classes: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ((client, task, _),) = declared
+    ((client, task, units),) = declared
+    if cells.ndim != 3 or cells.shape[:2] != (units, len(classes)):
+        raise DataError(f"The message's cells are not {units} units x {len(classes)} classes.")
     unit, column = cells[:, :, -1].nonzero(as_tuple=True)
-    ids = torch.tensor(classes, device=cells.device)[column]
+    ids = torch.tensor(classes, device=cells.device, dtype=torch.int64)[column]
     keys = torch.stack([torch.full_like(unit, client), torch.full_like(unit, task), unit, ids], 1)
     chosen = cells[unit, column]
     return keys, chosen[:, :-1], chosen[:, -1].to(torch.int64)
+
+
+def _check_cells(
+    keys: Tensor,
+    sums: Tensor,
+    counts: Tensor,
+    width: int,
+    declared: tuple[tuple[int, int, int], ...],
+    classes: tuple[int, ...],
+) -> None:
+    """Refuse cells that contradict each other or what the header declares."""
+    whole = keys.dtype == counts.dtype == torch.int64 and keys.ndim == 2 and counts.ndim == 1
+    fits = whole and keys.shape == (len(counts), 4) and sums.shape == (len(counts), width)
+    if not fits or bool((counts < 1).any()):
+        raise DataError("The message's cells, keys and counts do not fit together.")
+    rows = [tuple(key) for key in keys.tolist()]
+    units = {(client, task): count for client, task, count in declared}
+    known = set(classes)
+    if rows != sorted(set(rows)) or not all(
+        0 <= unit < units.get((client, task), 0) and label in known
+        for client, task, unit, label in rows
+    ):
+        raise DataError("The message holds cells that its header does not declare, or one twice.")

@@ -3,7 +3,8 @@ one statistics ask a task and one ridge solve. They differ in the statistic alon
 
 State: `model` (what travels while training), `network` (the frozen backbone), `frozen` (its
 fingerprint), `round`, `extent`, `tasks` (statistics absorbed so far), `steps`, `total` (running
-moments), `head` (W), and what the record wants: `solver`, `hash`.
+moments), `head` (W), and what the record wants: `solver`, `hash`,
+`exact`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fcil.features import (
     FeatureMap,
     FrozenNetwork,
     MappedNetwork,
+    check_reading,
     frozen_network,
     network_fingerprint,
 )
@@ -47,6 +49,7 @@ class Config(Block):
 
 def start(world: World) -> State:
     """An untrained network and no statistics."""
+    check_reading(world)
     angles = 4 if world.settings.first_stage.rotation else 1
     state = {
         "model": federated.initial(world, angles * len(world.tasks[0])),
@@ -126,7 +129,9 @@ def _freeze(world: World, state: State) -> State:
     return {**state, "model": {}, "network": network, "frozen": name}
 
 
-def solved(world: World, config: Config, state: State, total: Moments, hash: str) -> State:
+def solved(
+    world: World, config: Config, state: State, total: Moments, *, hash: str, exact: bool
+) -> State:
     """The state after a task's statistics: the total, and the head that follows from it."""
     with world.clock("solve"):
         head = ridge.solve(total, config.gamma, rule=config.predict)
@@ -138,6 +143,7 @@ def solved(world: World, config: Config, state: State, total: Moments, hash: str
         "head": head.weights,
         "solver": head.report.asdict(),
         "hash": hash,
+        "exact": exact,
     }
 
 
@@ -171,7 +177,7 @@ def report(state: State) -> dict[str, Any]:
         "solver": state["solver"],
         "statistics": {
             "hash": state["hash"],
-            "exact": not moments.grid.real,
+            "exact": state["exact"],
             "clipped": moments.clipped,
             "rows": moments.rows,
         },
