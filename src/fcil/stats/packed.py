@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_LEAF = 1024
+_LEAF = 320
 """Diagonal blocks up to this side are computed whole; larger ones are halved first."""
 _FLOAT32_EXACT = 2**24
-_FLOAT32_ROWS = 512
+_FLOAT32_ROWS = 1024
 """Real float32 rows multiplied at a time: rounding then stays near that of a single product."""
 _FLOAT64_EXACT = 2**53
 
@@ -87,7 +87,7 @@ def gram(rows: Tensor) -> Tensor:
     sum is bounded by the largest diagonal entry, so rows whose squares add up to less than 2^24 in
     every column cannot round. That is twice as fast as float64 and gives the same bits whatever
     the order, blocking or device. Real numbers are multiplied in the precision they come in, with
-    float32 products added up in float64 every 512 rows.
+    float32 products added up in float64 every 1024 rows.
     """
     width = rows.shape[1]
     packed = zeros(width, rows.device)

@@ -305,9 +305,10 @@ def estimate_gram(sums: UnitSums, count: Count = "holders", shrink: float = 0.0)
     else:
         units = float(sum(units for _, _, units in sums.declared))
         scatter, mean = _published_weights(n, units)
-    centred = torch.addcdiv((S / -n[:, None])[index], sums.sums, n_k[:, None])
-    centred *= (scatter[index] * n_k).sqrt()[:, None]
-    return packed.gram(centred.float()) + packed.gram(S * mean.sqrt()[:, None])
+    centred = (S / -n[:, None]).float()[index]
+    centred.addcdiv_(sums.sums.float(), n_k[:, None].float())
+    centred *= (scatter[index] * n_k).sqrt().float()[:, None]
+    return packed.gram(centred) + packed.gram(S * mean.sqrt()[:, None])
 
 
 def chain(before: str, hash: str) -> str:
