@@ -315,7 +315,8 @@ def device_name(device: torch.device) -> str:
 def versions() -> dict[str, str]:
     """Of everything that can change a number."""
     packages = {name: version(name) for name in ("fcil", "torch", "numpy", "scipy")}
-    return {"python": platform.python_version(), **packages, "commit": _commit()}
+    rest = {"commit": _commit(), "threads": str(torch.get_num_threads())}
+    return {"python": platform.python_version(), **packages, **rest}
 
 
 def _commit() -> str:
