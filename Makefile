@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: demo test setup check lint types contracts tests bench docs clean
+.PHONY: demo test setup check lint types contracts tests bench docs mutants clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fcil demo --out fcil-demo
@@ -39,6 +39,11 @@ bench: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/pytest -q tests/test_docs.py
+
+# Changes the heart in a thousand small ways; the tests should notice. Lists those they do not.
+mutants: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
+	$(BIN)/mutmut results
 
 clean:
 	rm -rf $(VENV) fcil-demo runs

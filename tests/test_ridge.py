@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import reduce
 from operator import add
 
@@ -118,9 +119,11 @@ def test_a_large_ridge_makes_weights_proportional_to_class_sums() -> None:
     np.testing.assert_allclose(gamma * weights(X, y, gamma), X.T @ Y, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("rows", "route"), [(5, "low-rank"), (31, "low-rank"), (32, "dense")])
+@pytest.mark.parametrize(
+    ("rows", "route"), [(1, "low-rank"), (5, "low-rank"), (31, "low-rank"), (32, "dense")]
+)
 def test_the_low_rank_route_is_taken_below_half_the_width_and_agrees(rows: int, route: str) -> None:
-    X, y, Y = data(rows, 64)
+    X, y, Y = data(rows, 64, classes=min(rows, 3))
     head = solve(Moments.of(X, y), 0.1)
     assert head.report is not None and head.report.route == route
     right = torch.from_numpy(X.T @ Y)
@@ -140,8 +143,9 @@ def test_a_rank_that_was_promised_too_small_is_not_believed() -> None:
     np.testing.assert_allclose(promised.solve(torch.from_numpy(X.T @ Y)), expected, rtol=1e-7)
 
 
-def test_a_path_equals_a_factor_for_every_gamma() -> None:
-    X, _, Y = data(60, 20)
+@pytest.mark.parametrize("rows", [60, 12])
+def test_a_path_equals_a_factor_for_every_gamma(rows: int) -> None:
+    X, _, Y = data(rows, 20)
     G, right = X.T @ X, X.T @ Y
     path = Path.of(as_gram(G), 20, torch.from_numpy(right))
     gammas = [1e-3, 0.5, 7.0, 1e5]
@@ -155,6 +159,7 @@ def test_a_path_equals_a_factor_for_every_gamma() -> None:
     ("G", "gamma", "error"),
     [
         ([[1.0, 2.0], [2.0, 1.0]], 0.75, NumericalError),
+        ([[-1.0, 0.0], [0.0, 1.0]], 1.0, NumericalError),
         ([[np.nan, 0.0], [0.0, 1.0]], 0.75, NumericalError),
         ([[1.0, 0.0], [0.0, 1.0]], -1.0, UsageError),
         ([[1.0, 0.0], [0.0, 0.0]], 0.0, UsageError),
@@ -168,6 +173,12 @@ def test_a_path_refuses_what_a_factor_refuses(
         Factor.of(gram, 2, gamma)
     with pytest.raises(error):
         Path.of(gram, 2, right).solve(gamma)
+
+
+def test_a_failed_path_names_gamma_and_the_eigenvalue() -> None:
+    path = Path.of(as_gram(np.diag([-2.0, 1.0])), 2, torch.eye(2, dtype=torch.float64))
+    with pytest.raises(NumericalError, match=r"gamma = 0\.75: .*eigenvalue of G is -2\. .*Raise"):
+        path.solve(0.75)
 
 
 def test_a_failed_factorisation_names_gamma_and_repairs_nothing() -> None:
@@ -191,9 +202,11 @@ def test_a_gram_matrix_that_is_not_finite_is_refused(bad: float) -> None:
     G = np.eye(3)
     G[1, 2] = G[2, 1] = bad
     for rank in (None, 1):
-        with pytest.raises(NumericalError, match="NaN or infinity") as failure:
+        with pytest.raises(NumericalError, match=r"the Gram matrix.*NaN or infinity") as failure:
             Factor.of(as_gram(G), 3, 1.0, rank=rank)
         assert failure.value.exit_code == 5
+    with pytest.raises(NumericalError, match=r"the Gram matrix.*NaN or infinity"):
+        Path.of(as_gram(G), 3, torch.eye(3, dtype=torch.float64))
 
 
 def test_gamma_as_a_multiple_of_the_mean_diagonal() -> None:
@@ -255,12 +268,27 @@ def test_a_multiple_of_nothing_is_refused_with_its_cause() -> None:
 @pytest.mark.parametrize(("rows", "width"), [(300, 40), (100, 90), (10, 60), (50, 1)])
 def test_the_report_gives_condition_and_residual(rows: int, width: int, gamma: float) -> None:
     X, y, _ = data(rows, width)
+    before = time.perf_counter()
     report = solve(Moments.of(X, y), gamma).report
+    elapsed = time.perf_counter() - before
     assert report is not None
     truth = np.linalg.cond(X.T @ X + gamma * np.eye(width))
     assert truth / 2 <= report.condition <= truth * 2
-    assert report.residual < 1e-10 and report.seconds >= 0 and report.gamma == gamma
+    assert report.residual < 1e-10 and report.gamma == gamma
+    assert 0 < report.seconds < elapsed
     assert report.asdict()["route"] == report.route
+
+
+def test_the_residual_is_the_same_on_a_grid() -> None:
+    report = solve(Moments.of(integers(30, 6), np.arange(30) % 2), 1.0).report
+    assert report is not None and report.residual < 1e-10
+
+
+@pytest.mark.parametrize("width", range(2, 9))
+def test_the_condition_of_equal_features(width: int) -> None:
+    """One direction holds everything and all others nothing; the start must meet both."""
+    report = factor(np.ones((10, width)), 1.0).report(*[torch.ones(width, 1).double()] * 2)
+    assert report.condition == pytest.approx(10 * width + 1, rel=1e-6)
 
 
 def test_the_residual_is_that_of_the_equations() -> None:
@@ -277,6 +305,7 @@ def test_the_cosine_rule_forgets_the_length_of_a_class() -> None:
     X, y, _ = data(90, 7)
     linear, cosine = (solve(Moments.of(X, y), 1.0, rule=rule) for rule in ("linear", "cosine"))
     assert torch.equal(linear.weights, cosine.weights)
+    assert solve(Moments.of(X, y), 1.0).rule == linear.rule == "linear"
     W = linear.weights.numpy()
     np.testing.assert_allclose(cosine.scores(X), X @ W / np.linalg.norm(W, axis=0), rtol=1e-12)
     longer = Head(cosine.weights * torch.tensor([1.0, 50.0, 0.01]), (4, 5, 6), "cosine")
@@ -289,3 +318,17 @@ def test_classes_without_rows_get_no_weights() -> None:
     X, y, _ = data(30, 4)
     head = solve(Moments.of(X, y, classes=[9]), 1.0)
     assert head.classes == (0, 1, 2) and head.weights.shape == (4, 3)
+
+
+def test_a_prediction_lies_where_the_rows_do() -> None:
+    head = Head(torch.zeros((4, 2), dtype=torch.float64, device="meta"), (3, 5))
+    rows = Features(torch.zeros((6, 4), dtype=torch.uint8, device="meta"), Grid(8), "map")
+    predicted = head.predict(rows)
+    assert predicted.device.type == "meta" and predicted.shape == (6,)
+
+
+def test_no_rows_are_solved_densely() -> None:
+    made = Factor.of(packed.zeros(6), 6, 2.0, rank=0)
+    assert made.route == "dense"
+    right = torch.ones((6, 2), dtype=torch.float64)
+    np.testing.assert_allclose(made.solve(right), right / 2, rtol=1e-15)

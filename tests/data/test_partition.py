@@ -136,6 +136,20 @@ def test_beta_so_small_that_proportions_underflow() -> None:
         dirichlet(LABELS, 5, 1e-8, np.random.RandomState(0), tries=20)
 
 
+def test_a_draw_that_leaves_nobody_to_deal_to_is_drawn_again() -> None:
+    labels = np.repeat(np.arange(4), 10)
+    with pytest.raises(UsageError, match="In 1 draws"):  # every client but the full ones got 0
+        dirichlet(labels, 3, 0.003, np.random.RandomState(32), tries=1)
+    held = dirichlet(labels, 3, 0.003, np.random.RandomState(32))
+    assert sorted(np.concatenate(held).tolist()) == list(range(40))
+
+
+def test_a_thousand_draws_are_made_and_the_way_out_is_named() -> None:
+    told = r"In 1000 draws .*least 1 of 1200 .*clients\.count.*clients\.beta; 0 = even.*fewer tasks"
+    with pytest.raises(UsageError, match=told):
+        dirichlet(LABELS, 5, 1e-8, np.random.RandomState(0))
+
+
 def test_a_class_with_fewer_images_than_clients() -> None:
     labels = np.concatenate([np.repeat(np.arange(4), 50), [4, 4]])
     held = dirichlet(labels, 10, 0.5, np.random.RandomState(0))
@@ -144,8 +158,11 @@ def test_a_class_with_fewer_images_than_clients() -> None:
 
 
 def test_more_clients_than_images_is_known_at_once() -> None:
-    with pytest.raises(UsageError, match="12 clients cannot share 11 images"):
+    told = r"12 clients cannot share 11 images: each needs at least 1\..*clients\.count"
+    with pytest.raises(UsageError, match=told):
         dirichlet(np.zeros(11, np.int64), 12, 0.5, np.random.RandomState(0), tries=10**12)
+    with pytest.raises(UsageError, match="6 clients cannot share 11 images: each needs at least 2"):
+        dirichlet(np.zeros(11, np.int64), 6, 0.5, np.random.RandomState(0), least=2, tries=10**12)
 
 
 def test_as_many_clients_as_images_get_one_each() -> None:
@@ -165,7 +182,7 @@ def test_a_least_share_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize(("clients", "beta"), [(0, 1.0), (5, -0.1), (5, math.nan), (5, math.inf)])
 def test_impossible_requests(clients: int, beta: float) -> None:
-    with pytest.raises(UsageError, match="not possible"):
+    with pytest.raises(UsageError, match=r"not possible.*beta must be 0 .* or a positive number"):
         dirichlet(LABELS, clients, beta, np.random.RandomState(0))
 
 
@@ -232,3 +249,7 @@ def test_holdings_count_by_task_client_and_class() -> None:
     labels = np.array([0, 0, 1, 2, 3, 3])
     rows = [[np.array([0, 2]), np.array([1])], [np.array([4, 3]), np.array([5])]]
     assert holdings(rows, labels, [(0, 1), (2, 3)]) == [[[1, 1], [1, 0]], [[1, 1], [0, 1]]]
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        holdings(rows, labels, [(0, 1), (2, 3), (2, 3)])
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        holdings(rows, labels, [(0, 1)])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fcil.errors import Refused, UsageError
+from fcil.errors import DataError, Refused, UsageError
 from fcil.stats import packed
 from fcil.stats.features import Features
 from fcil.stats.grid import Grid
 from fcil.stats.moments import Moments
-from fcil.stats.unit_sums import Count, UnitSums, estimate_gram
+from fcil.stats.unit_sums import Count, UnitSums, chain, estimate_gram
 
 
 def draw(
@@ -108,6 +110,7 @@ def assert_close(left: np.ndarray, right: np.ndarray, tolerance: float = 1e-6) -
     seed=st.integers(0, 50),
     shrink=st.sampled_from([0.0, 0.3, 1.0]),
 )
+@example(rows=4, classes=1, units=2, bits=8, seed=0, shrink=0.3)
 def test_the_estimate_is_the_published_formula(
     rows: int, classes: int, units: int, bits: int, seed: int, shrink: float
 ) -> None:
@@ -143,6 +146,24 @@ def test_a_class_with_one_holder_takes_the_pooled_scatter(shrink: float) -> None
     assert_close(expected, by_the_formula(sums, "holders", shrink))
 
 
+def test_one_pair_of_units_lends_its_scatter_to_every_other_class() -> None:
+    features, labels = draw(6, 1)
+    alone, _ = draw(5, 1, seed=8)
+    sums = units_of(features, labels, 2) + units_of(alone, np.full(5, 9), 1, client=1)
+    first, second = (sums.sums[at].numpy() / 3 for at in (0, 1))
+    scatter = 3 * np.outer(first - second, first - second) / 2
+    S, T = features.values.double().sum(0).numpy(), alone.values.double().sum(0).numpy()
+    expected = np.outer(S, S) / 6 + np.outer(T, T) / 5 + (5 + 4) * scatter
+    for shrink in (0.0, 0.7, 1.0):
+        assert_close(estimated(sums, shrink=shrink), expected)
+
+
+def test_holders_without_shrinkage_is_the_default() -> None:
+    sums = federation(2)
+    assert torch.equal(estimate_gram(sums), estimate_gram(sums, "holders", 0.0))
+    assert not np.allclose(estimated(sums), estimated(sums, "holders", 1.0), rtol=1e-3)
+
+
 @pytest.mark.parametrize("count", ["holders", "all"])
 def test_one_unit_leaves_the_outer_product_of_the_sum(count: Count) -> None:
     features, labels = draw(20, 1)
@@ -162,7 +183,7 @@ def test_one_sample_a_unit_makes_holders_exact_and_all_shrunken(seed: int) -> No
     features, labels = draw(30, 4, seed=seed)
     sums = units_of(features, labels, 30)
     assert sums.single == 30
-    assert_close(estimated(sums), exact(features))
+    assert np.array_equal(estimated(sums), exact(features))
     X = features.values.double().numpy()
     shrunken = sum(
         (np.sum(labels == c) - 1) / 29 * X[labels == c].T @ X[labels == c] for c in range(4)
@@ -240,12 +261,17 @@ def test_full_shrinkage_gives_every_class_the_pooled_scatter() -> None:
 
 @pytest.mark.parametrize("shrink", [-0.1, 1.1, float("nan")])
 def test_a_shrinkage_outside_its_range_is_refused(shrink: float) -> None:
-    with pytest.raises(UsageError, match="shrink"):
+    with pytest.raises(UsageError, match=r"method\.shrink = .* between 0 and 1"):
         estimate_gram(federation(0), shrink=shrink)
 
 
 def test_no_rows_estimate_zero() -> None:
     zero = UnitSums.zero("map", Grid(8), 4)
+    assert (zero.keys.dtype, zero.sums.dtype, zero.counts.dtype) == (
+        torch.int64,
+        torch.float64,
+        torch.int64,
+    )
     for count in ("holders", "all"):
         assert not estimated(zero, count).any()
 
@@ -351,7 +377,8 @@ def test_the_order_of_arrival_never_shows(order: list[int]) -> None:
         total = total + parts[k]
     direct = parts[0] + parts[1] + parts[2] + parts[3]
     assert total == direct and total.hash == direct.hash
-    assert total.classes == direct.classes and total.declared == direct.declared
+    assert total.classes == tuple(sorted({label for part in parts for label in part.classes}))
+    assert total.declared == direct.declared
     assert torch.equal(estimate_gram(total), estimate_gram(direct))
     without = direct - parts[order[0]]
     rest = [parts[k] for k in sorted(order[1:])]
@@ -362,7 +389,8 @@ def test_the_order_of_arrival_never_shows(order: list[int]) -> None:
 def test_a_second_contribution_to_the_same_task_is_refused() -> None:
     a = units_of(*draw(12, 3), 3, client=4)
     b = units_of(*draw(9, 3, seed=1), 2, client=4)
-    with pytest.raises(Refused, match="Client 4 has already contributed to task 0") as refusal:
+    told = "Client 4 has already contributed to task 0.*take the old contribution out"
+    with pytest.raises(Refused, match=told) as refusal:
         a + b
     assert refusal.value.exit_code == 4
     other_task = units_of(*draw(9, 3, seed=1), 2, client=4, task=1)
@@ -384,12 +412,160 @@ def test_only_what_stands_there_is_taken_out() -> None:
     another = units_of(*draw(12, 3, seed=1), 3, seed=9, client=1)
     fewer = units_of(*draw(12, 3, seed=1), 2, client=1)
     for never in (another, fewer, units_of(*draw(12, 3), 3, client=2)):
-        with pytest.raises(Refused, match="taken out"):
+        with pytest.raises(Refused, match=r"taken out.*another upload of the same client"):
             (a + b) - never
     assert (a + b) - b == a
 
 
 def test_rows_and_labels_must_match() -> None:
     features, labels = draw(12, 3)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=r"12 rows of features need as many labels, not \(11,\)"):
         units_of(features, labels[:-1], 3)
+
+
+def test_a_plain_array_is_a_users_own_real_features() -> None:
+    features, labels = draw(12, 3, bits=0)
+    plain = units_of(features.values.numpy(), labels, 3)
+    given = units_of(Features.given(features.values), labels, 3)
+    assert plain.map == "given" and plain.grid.real
+    assert plain == given and plain.hash == given.hash
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.bool_, np.float64])
+def test_labels_of_any_type_name_the_same_classes(dtype: Any) -> None:
+    features, labels = draw(12, 2)
+    sums = units_of(features, labels.astype(dtype), 3)
+    assert sums == units_of(features, labels, 3)
+    assert {type(label) for label in sums.classes} == {int}
+
+
+def clipped(rows: int, client: int, outside: int) -> UnitSums:
+    """A contribution with values outside the grid, and one lone row of class 9 withheld."""
+    features, labels = draw(rows, 1, seed=client)
+    labels[0] = 9
+    features = Features(features.values, features.grid, "map", clipped=outside)
+    sums: UnitSums = units_of(features, labels, 2, client=client, min_cell=2)
+    return sums
+
+
+def test_clipped_values_and_withheld_rows_are_counted_through_sums_and_messages() -> None:
+    a, b = clipped(12, 0, 5), clipped(9, 1, 3)
+    assert (a.clipped, a.withheld, b.clipped, b.withheld) == (5, 1, 3, 1)
+    both = a + b
+    assert (both.clipped, both.withheld) == (8, 2)
+    rest = both - b
+    assert (rest.clipped, rest.withheld) == (5, 1)
+    for encoding in ("exact", "full"):
+        again = UnitSums.from_parts(*a.to_parts(encoding))
+        assert again == a and (again.clipped, again.withheld) == (5, 1)
+
+
+def test_rows_are_integers_on_a_grid_and_real_numbers_elsewhere() -> None:
+    on_grid, real = units_of(*draw(12, 3), 3), units_of(*draw(12, 3, bits=0), 3)
+    assert on_grid.rows().dtype == torch.int64 and real.rows().dtype == torch.float64
+    assert torch.equal(on_grid.rows().double(), on_grid.sums)
+    assert torch.equal(real.rows(), real.sums)
+
+
+def test_to_moves_every_tensor_and_nothing_else() -> None:
+    sums = clipped(12, 3, 5)
+    there = sums.to("meta")  # a device every machine has: shapes without numbers
+    for name in ("keys", "sums", "counts"):
+        moved, here = getattr(there, name), getattr(sums, name)
+        assert moved.device.type == "meta" and here.device.type == "cpu"
+        assert (moved.shape, moved.dtype) == (here.shape, here.dtype)
+    for name in ("map", "grid", "classes", "declared", "clipped", "withheld"):
+        assert getattr(there, name) == getattr(sums, name)
+    assert sums.to("cpu") == sums and sums.to(torch.device("cpu")).hash == sums.hash
+
+
+def test_nothing_lies_on_the_device_it_was_asked_for() -> None:
+    nothing = UnitSums.zero("map", Grid(8), 4, torch.device("meta"))
+    made = (nothing.keys, nothing.sums, nothing.counts, estimate_gram(nothing))
+    assert {tensor.device.type for tensor in made} == {"meta"}
+
+
+def test_a_chain_is_one_hash_of_all_tasks_in_their_order() -> None:
+    first, second, third = (units_of(*draw(9, 3, seed=k), 2).hash for k in range(3))
+    assert chain("", first) == first  # one task alone is its own hash
+    both = chain(first, second)
+    assert both == hashlib.sha256((first + second).encode()).hexdigest()
+    assert len({both, chain(second, first), chain(first, third), first, second}) == 5
+
+
+def test_packed_is_another_name_for_exact() -> None:
+    sums = units_of(*draw(20, 3), 4)
+    for encoding in ("auto", "exact", "packed"):
+        meta, tensors = sums.to_parts(encoding)
+        assert meta["encoding"] == "exact"
+        again = UnitSums.from_parts(meta, tensors)
+        assert again == sums and again.classes == sums.classes
+    with pytest.raises(UsageError, match=r"'zip'.*auto, exact, packed and full"):
+        sums.to_parts("zip")
+
+
+def test_dense_cells_are_found_by_their_counts_not_by_their_values() -> None:
+    values = torch.zeros((12, 4), dtype=torch.uint8)
+    sums = units_of(Features(values, Grid(8, -2), "map"), np.arange(12) % 3, 3)
+    assert UnitSums.from_parts(*sums.to_parts("full")) == sums
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (4, 3, 5), (3, 2, 5), (3, 4, 5), (3, 3)])
+def test_dense_cells_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    meta, _ = units_of(*draw(30, 3), 3).to_parts("full")
+    with pytest.raises(DataError, match="not 3 units x 3 classes"):
+        UnitSums.from_parts(meta, {"cells": torch.ones(shape)})
+
+
+def test_a_real_message_is_read_as_it_was_written() -> None:
+    sums = units_of(*draw(20, 3, bits=0), 3, task=1)
+    meta, tensors = sums.to_parts("auto")
+    assert meta["encoding"] == "real"
+    assert UnitSums.from_parts(meta, tensors) == sums
+
+
+MISFITS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
+    "real keys": lambda t: {"keys": t["keys"].double()},
+    "real counts": lambda t: {"counts": t["counts"].double()},
+    "counts in a column": lambda t: {"counts": t["counts"][:, None]},
+    "keys in a row": lambda t: {"keys": t["keys"].flatten()},
+    "a column of keys lacking": lambda t: {"keys": t["keys"][:, :3]},
+    "one key lacking": lambda t: {"keys": t["keys"][:-1]},
+    "narrower sums": lambda t: {"sums": t["sums"][:, :-1]},
+    "one sum lacking": lambda t: {"sums": t["sums"][:-1]},
+    "an empty cell": lambda t: {"counts": t["counts"] - t["counts"].min()},
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_cells_that_do_not_fit_together_are_refused(name: str) -> None:
+    meta, tensors = units_of(*draw(20, 3, bits=0), 3).to_parts("auto")
+    with pytest.raises(DataError, match="do not fit together"):
+        UnitSums.from_parts(meta, tensors | MISFITS[name](tensors))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"declared": [[0, 0, 2]]},  # fewer units than there are cells of
+        {"declared": [[1, 0, 3]]},
+        {"declared": [[0, 1, 3]]},
+        {"declared": []},
+        {"classes": [0, 1]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("units", [1, 3])
+def test_cells_the_header_does_not_declare_are_refused(change: Any, units: int) -> None:
+    meta, tensors = units_of(*draw(20, 3, bits=0), units).to_parts("auto")
+    if units == 1 and change == {"declared": [[0, 0, 2]]}:
+        change = {"declared": [[0, 0, 0]]}
+    with pytest.raises(DataError, match="its header does not declare"):
+        UnitSums.from_parts({**meta, **change}, tensors)
+
+
+def test_a_cell_twice_is_refused() -> None:
+    meta, tensors = units_of(*draw(20, 3, bits=0), 3).to_parts("auto")
+    twice = {name: torch.cat([t[:1], t]) for name, t in tensors.items()}
+    with pytest.raises(DataError, match="or one twice"):
+        UnitSums.from_parts(meta, twice)

@@ -305,9 +305,11 @@ def estimate_gram(sums: UnitSums, count: Count = "holders", shrink: float = 0.0)
     else:
         units = float(sum(units for _, _, units in sums.declared))
         scatter, mean = _published_weights(n, units)
-    centred = (S / -n[:, None]).float()[index]
-    centred.addcdiv_(sums.sums.float(), n_k[:, None].float())
-    centred *= (scatter[index] * n_k).sqrt().float()[:, None]
+    weight = (scatter[index] * n_k).sqrt()
+    member = torch.nn.functional.one_hot(index, groups) * -weight[:, None]
+    centred = torch.empty_like(sums.sums, dtype=torch.float32)
+    torch.mul(sums.sums, (weight / n_k)[:, None], out=centred)
+    centred.addmm_(member.float(), (S / n[:, None]).float())
     return packed.gram(centred) + packed.gram(S * mean.sqrt()[:, None])
 
 
