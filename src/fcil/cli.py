@@ -50,8 +50,13 @@ def _options(
 @app.command()
 def demo(out: Out = None, device: Device = "auto") -> None:
     """STSA, STSA-E, FedAvg fine-tuning and the joint bound side by side on built-in data."""
+    import torch
+
     from fcil.record import FILE
 
+    # Networks this small gain nothing from more threads, lose much on a busy machine, and give the
+    # same numbers on any number of cores.
+    torch.set_num_threads(1)
     folder = out or Path("fcil-demo")
     records = []
     for name in DEMO:
