@@ -34,7 +34,9 @@ def draw(
     return Features(torch.from_numpy(values).to(torch.uint8), Grid(bits, -2), "map"), labels
 
 
-def units_of(features: Features, labels: np.ndarray, units: int, seed: int = 0, **more: Any) -> Any:
+def units_of(
+    features: Features | np.ndarray, labels: np.ndarray, units: int, seed: int = 0, **more: Any
+) -> Any:
     return UnitSums.of(features, labels, units=units, rng=np.random.default_rng(seed), **more)
 
 
@@ -267,11 +269,9 @@ def test_a_shrinkage_outside_its_range_is_refused(shrink: float) -> None:
 
 def test_no_rows_estimate_zero() -> None:
     zero = UnitSums.zero("map", Grid(8), 4)
-    assert (zero.keys.dtype, zero.sums.dtype, zero.counts.dtype) == (
-        torch.int64,
-        torch.float64,
-        torch.int64,
-    )
+    assert (zero.keys.shape, zero.sums.shape, zero.counts.shape) == ((0, 4), (0, 4), (0,))
+    assert (zero.keys.dtype, zero.counts.dtype) == (torch.int64, torch.int64)
+    assert zero.sums.dtype == torch.float64
     for count in ("holders", "all"):
         assert not estimated(zero, count).any()
 

@@ -156,8 +156,11 @@ def _text(members: Sequence[Group]) -> str:
         lines = [scenario_text(scenario), line("method (recipe)"[:room], head)]
         lines.append("-" * len(lines[-1]))
         for group in inside:
-            first, *more = textwrap.wrap(group.name, room, break_on_hyphens=False)
-            lines += [line(first, rows[id(group)]), *(f"  {part}" for part in more)]
+            # A name that does not fit keeps its method in the row; the rest gets lines of its own.
+            label = group.name if len(group.name) <= room else group.method
+            rest = group.name.removeprefix(label).strip()
+            more = textwrap.wrap(rest, WIDTH - 2, break_on_hyphens=False)
+            lines += [line(label, rows[id(group)]), *(f"  {part}" for part in more)]
         blocks.append("\n".join(lines))
     known = [textwrap.fill(text, WIDTH) for text in legend(members)]
     return "\n\n".join([*blocks, "\n".join(known)]) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -45,19 +45,20 @@ class _OnGrid(_Header):
     grid: _GridHeader
     width: Annotated[int, Field(ge=0, lt=2**24)]
     clipped: Whole
-    encoding: str
     classes: Classes
 
 
 class MomentsHeader(_OnGrid):
-    """Of moments."""
+    """Of moments; `gram_codec` knows the encodings."""
 
+    encoding: str
     exact: bool
 
 
 class UnitSumsHeader(_OnGrid):
     """Of class sums by unit."""
 
+    encoding: Literal["exact", "real", "full"]
     declared: Sequence[Annotated[Sequence[Natural], Field(min_length=3, max_length=3)]]
     withheld: Natural
 
