@@ -195,3 +195,8 @@ def test_the_example_resumes_from_its_checkpoint(tmp_path: Path) -> None:
         run(chosen, out=tmp_path / "run", device="cpu", listener=stop)
     resumed = run(chosen, out=tmp_path / "run", device="cpu", resume=True)
     assert resumed.outcome() == run(chosen, device="cpu").outcome()
+
+
+def test_the_readmes_example_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fcil import registry
@@ -100,3 +101,19 @@ def test_old_sources_are_let_go() -> None:
     for name in "abcab":
         source.features(Named(name), rows, rows)
     assert list(source._features) == ["a", "b"]
+
+
+def test_a_network_that_overflows_is_named_by_layer_and_batch() -> None:
+    from fcil.errors import NumericalError
+    from fcil.features import frozen_network
+
+    made = engine("stsa", "first_stage.kind=none")
+    state = made.method.start(made.world)
+    broken = {name: t.clone() for name, t in state["network"].items()}
+    last = [name for name in broken if broken[name].ndim == 4][-1]
+    broken[last][0, 0, 0, 0] = float("nan")
+    network = frozen_network(made.world, broken, "broken")
+    rows = torch.arange(len(made.source.images))
+    with pytest.raises(NumericalError, match=r"Batch 1 of \d+: .*layer 3") as raised:
+        made.source.features(network, rows, rows)
+    assert raised.value.exit_code == 5

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fcil import seeds
+from fcil import registry, seeds
+from fcil.errors import UsageError
 from fcil.images import augment, normalise
 from fcil.methods.fedavg import FedAvg
 from fcil.methods.joint import Joint
@@ -72,6 +74,14 @@ def test_joint_carries_momentum_over_epochs() -> None:
     name = "backbone." + next(iter(federated.backbone_part(state["model"])))
     assert isinstance(kept, Parameters) and isinstance(fresh, Parameters)
     assert not torch.equal(kept.total[name], fresh.total[name])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "joint"])
+def test_rotation_labels_are_refused_where_the_head_classifies(name: str) -> None:
+    world, _ = world_of(make("first_stage.rotation=true", method=name))
+    method = registry.find("methods", name)(world.settings.method_config())
+    with pytest.raises(UsageError, match="rotation = false"):
+        method.start(world)
 
 
 def test_average_of_copies_is_the_copy() -> None:

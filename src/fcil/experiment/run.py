@@ -236,6 +236,8 @@ class _Run:
     def _how_to_go_on(self) -> str:
         if self.out is None:
             return "Stopped. Nothing was kept, because no folder was given."
+        if self._marked is None:
+            return "Stopped before anything was worth keeping; run the same command again."
         return f"Stopped; the state is kept in {self.out}. The same command with --resume goes on."
 
     def _record(self) -> Record:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from fcil.errors import UsageError
 from fcil.methods.parts import federated
 from fcil.methods.parts.inference import NetworkPredictor
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
@@ -37,11 +36,7 @@ class FedAvg:
 
     def start(self, world: World) -> State:
         """An untrained network with a head for the first task."""
-        if world.settings.first_stage.rotation:
-            raise UsageError(
-                "fedavg fine-tuning classifies with its own head, which rotation labels would "
-                "replace: set first_stage.rotation = false."
-            )
+        federated.refuse_rotation(world, "fedavg fine-tuning")
         model = federated.initial(world, len(world.tasks[0]))
         return {"model": model, "task": 0, "round": 0, "steps": 0}
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, final
 
 from pydantic import Field
 
-from fcil.errors import UsageError
 from fcil.methods.parts import federated
 from fcil.methods.parts.inference import NetworkPredictor
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
@@ -38,11 +37,7 @@ class Joint:
 
     def start(self, world: World) -> State:
         """An untrained network with a head for all classes."""
-        if world.settings.first_stage.rotation:
-            raise UsageError(
-                "joint training classifies with its own head, which rotation labels would "
-                "replace: set first_stage.rotation = false."
-            )
+        federated.refuse_rotation(world, "joint training")
         classes = len(world.seen(len(world.tasks) - 1))
         return {"model": federated.initial(world, classes), "epoch": 0, "steps": 0}
 

@@ -25,6 +25,15 @@ _HEAD = 1
 """Second word of the training stream for drawing head rows; rounds come after it."""
 
 
+def refuse_rotation(world: World, method: str) -> None:
+    """For methods that classify with the trained head itself."""
+    if world.settings.first_stage.rotation:
+        raise UsageError(
+            f"{method} classifies with its own head, which rotation labels would replace: set "
+            "first_stage.rotation = false."
+        )
+
+
 def rounds(world: World) -> int:
     """Training rounds of one task."""
     stage = world.settings.first_stage
