@@ -236,11 +236,7 @@ def _experiment(name: str, assignments: list[str]) -> tuple[Settings, str]:
 
     path = Path(name)
     if path.suffix in (".toml", ".json") or path.is_dir():
-        path = path / "record.json" if path.is_dir() else path
-        tree, recipe = (
-            settings.load(path),
-            path.parent.name if path.suffix == ".json" else path.stem,
-        )
+        tree, recipe = settings.load(path / "record.json" if path.is_dir() else path)
     else:
         tree, recipe = recipes.recipe(name), name
     return settings.build(settings.override(tree, assignments)), recipe
@@ -277,7 +273,9 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         bar = progress.add_task(title, total=None)
 
         def advance(done: int, total: int, what: str) -> None:

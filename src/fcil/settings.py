@@ -166,8 +166,8 @@ def build(tree: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The tree in a TOML file or in a record."""
+def load(path: Path) -> tuple[dict[str, Any], str]:
+    """The tree in a TOML file or in a record, and what its runs are called."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -175,12 +175,16 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as why:
         raise DataError(f"{path} cannot be read: {why}.") from why
     try:
-        tree = json.loads(text)["config"] if path.suffix == ".json" else tomllib.loads(text)
+        if path.suffix == ".json":
+            record = json.loads(text)
+            tree, name = record["config"], str(record["recipe"])
+        else:
+            tree, name = tomllib.loads(text), path.stem
     except (ValueError, KeyError, TypeError) as why:
         raise UsageError(f"{path} holds neither settings (TOML) nor a record: {why}.") from why
     if not isinstance(tree, dict):
         raise UsageError(f"{path} holds no settings.")
-    return tree
+    return tree, name
 
 
 def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

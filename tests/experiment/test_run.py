@@ -167,7 +167,8 @@ def test_a_record_repeats_its_run(whole: Callable[[str], Record], tmp_path: Path
     from fcil import settings
 
     path = whole("stsa").write(tmp_path)
-    again = run(settings.build(settings.load(path)))
+    tree, recipe = settings.load(path)
+    again = run(settings.build(tree), recipe=recipe)
     assert again.outcome() == whole("stsa").outcome()
 
 

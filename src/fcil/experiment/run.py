@@ -187,9 +187,9 @@ class _Run:
                         world, self.state, ask, self.engine.exchange(ask)
                     )
                 progress.asks += 1
+                self._mark()
                 if self.listener:
                     self.listener(progress.asks, total, f"task {task + 1}: {ask.stage}")
-                self._mark()
                 if time.monotonic() - self._saved >= self.checkpoint_every:
                     self._save()
             with self.clock("evaluate"):
