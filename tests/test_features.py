@@ -192,3 +192,14 @@ def test_the_random_matrix_is_part_of_the_fingerprint(monkeypatch: pytest.Monkey
 def test_no_rows_give_no_rows() -> None:
     made = FeatureMap.for_features(4, 9, largest=1.0)(np.zeros((0, 4)))
     assert made.values.shape == (0, 9) and made.clipped == 0
+
+
+def test_a_holder_of_nothing_does_not_move_the_grid() -> None:
+    real = FeatureMap.on_grid("s", 4, 9, 0, 0, Extent(0, 0, False))
+    small = real.extent(torch.full((3, 1, 4), 2.0**-9))
+    assert small.source == -8 and small.mapped < 0
+    for nothing in (torch.zeros((0, 1, 4)), torch.zeros((5, 1, 4))):
+        assert real.extent(nothing) + small == small == small + real.extent(nothing)
+    alone = FeatureMap.on_grid("s", 4, 9, 0, 8, real.extent(torch.zeros((2, 1, 4))))
+    assert alone.grid == Grid(8, -8)
+    assert int(alone(torch.zeros((2, 4))).values.max()) == 0

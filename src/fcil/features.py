@@ -186,16 +186,17 @@ class FeatureMap:
         """The map whose grids reach as far as an extent says; `width = 0` = no projection."""
         signed = extent.signed and width == 0
         real = bits == 0
+        source_end, end = (0 if e == Extent.NOTHING else e for e in (extent.source, extent.mapped))
         return cls(
             source=source,
             inputs=inputs,
             width=width or inputs,
             seed=seed,
             projected=width > 0,
-            source_grid=Grid(_SOURCE_BITS, extent.source - 15, signed=True)
+            source_grid=Grid(_SOURCE_BITS, source_end - 15, signed=True)
             if width and not real
             else Grid(),
-            grid=Grid() if real else Grid(bits, extent.mapped - bits + signed, signed),
+            grid=Grid() if real else Grid(bits, end - bits + signed, signed),
         )
 
     @cached_property
@@ -230,7 +231,8 @@ class FeatureMap:
                 reach = max(reach, float(sums.abs().max()) * self._unit / views)
                 signed = signed or bool((sums < 0).any())
         source = float(vectors.abs().max()) if vectors.numel() else 0.0
-        return Extent(power_above(source), power_above(reach), signed)
+        ends = [power_above(value) if value else Extent.NOTHING for value in (source, reach)]
+        return Extent(ends[0], ends[1], signed)
 
     @property
     def _unit(self) -> float:

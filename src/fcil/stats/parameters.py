@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -65,6 +65,8 @@ class Extent:
     signed: bool
 
     kind = "extent"
+    NOTHING: ClassVar[int] = -1000
+    """Reach of no features, or of zeros only: below anything real, so that it never decides."""
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
