@@ -22,8 +22,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 check: lint types contracts
 
 lint: $(VENV)/.ready
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples experiments
+	$(BIN)/ruff check src tests examples experiments
 
 types: $(VENV)/.ready
 	$(BIN)/mypy

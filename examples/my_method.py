@@ -131,7 +131,7 @@ class NearestMean:
         """The mean of each class that holds rows, as a linear head under the cosine rule."""
         total: ClassSums = state["total"]
         network = frozen_network(world, state["network"], state["frozen"])
-        values = {"width": self.config.projection, "extent": state["extent"]}
+        values = {"width": self.config.projection, "reach": state["reach"]}
         source = MappedNetwork(network, closed_form.feature_map(world, network, values))
         ids = total.counts.nonzero()[:, 0]
         means = total.sums[ids] / total.counts[ids, None]

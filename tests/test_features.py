@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fcil.errors import NumericalError
 from fcil.features import FeatureMap
 from fcil.projection import UNIT, projection
+from fcil.stats.extent import Reach
 from fcil.stats.grid import Grid
-from fcil.stats.parameters import Extent
 
 INPUTS = 5
 
@@ -137,8 +137,8 @@ def test_clips_are_counted_with_and_without_a_projection() -> None:
 @pytest.mark.parametrize("width", [0, 60])
 def test_a_map_made_from_what_was_seen_clips_none_of_it(width: int) -> None:
     vectors = torch.from_numpy(np.random.default_rng(5).normal(size=(200, 2, 12)) * 7)
-    probe = FeatureMap.on_grid("source", 12, width, 4, 0, Extent(0, 0, True))
-    extent = probe.extent(vectors)
+    probe = FeatureMap.on_grid("source", 12, width, 4, 0, Reach())
+    extent = probe.extent(vectors).reach(beyond=0)
     assert 2.0 ** (extent.source - 1) <= float(vectors.abs().max()) < 2.0**extent.source
     reach = float(probe(vectors).values.abs().max())
     assert 2.0 ** (extent.mapped - 1) <= reach < 2.0**extent.mapped
@@ -195,11 +195,8 @@ def test_no_rows_give_no_rows() -> None:
 
 
 def test_a_holder_of_nothing_does_not_move_the_grid() -> None:
-    real = FeatureMap.on_grid("s", 4, 9, 0, 0, Extent(0, 0, False))
+    real = FeatureMap.on_grid("s", 4, 9, 0, 0, Reach())
     small = real.extent(torch.full((3, 1, 4), 2.0**-9))
-    assert small.source == -8 and small.mapped < 0
+    assert small.reach().source == -8 and small.reach().mapped < 0
     for nothing in (torch.zeros((0, 1, 4)), torch.zeros((5, 1, 4))):
         assert real.extent(nothing) + small == small == small + real.extent(nothing)
-    alone = FeatureMap.on_grid("s", 4, 9, 0, 8, real.extent(torch.zeros((2, 1, 4))))
-    assert alone.grid == Grid(8, -8)
-    assert int(alone(torch.zeros((2, 4))).values.max()) == 0

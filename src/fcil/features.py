@@ -21,9 +21,9 @@ from fcil.nets.backbone import Backbone, build_backbone, read_out, read_width, u
 from fcil.projection import UNIT, fingerprint, projection
 from fcil.protocol import DataSpec, World
 from fcil.settings import Settings
+from fcil.stats.extent import Extent, Reach
 from fcil.stats.features import Array, Features, as_tensor, check_finite
 from fcil.stats.grid import Grid, power_above
-from fcil.stats.parameters import Extent
 
 _SOURCE_BITS = 16
 _CHUNK = 4096
@@ -176,27 +176,26 @@ class FeatureMap:
             width,
             seed,
             bits,
-            Extent(power_above(largest), power_above(reach), signed),
+            Reach(power_above(largest), power_above(reach), signed),
         )
 
     @classmethod
     def on_grid(
-        cls, source: str, inputs: int, width: int, seed: int, bits: int, extent: Extent
+        cls, source: str, inputs: int, width: int, seed: int, bits: int, reach: Reach
     ) -> FeatureMap:
-        """The map whose grids reach as far as an extent says; `width = 0` = no projection."""
-        signed = extent.signed and width == 0
+        """The map whose grids end where a reach says; `width = 0` = no projection."""
+        signed = reach.signed and width == 0
         real = bits == 0
-        source_end, end = (0 if e == Extent.NOTHING else e for e in (extent.source, extent.mapped))
         return cls(
             source=source,
             inputs=inputs,
             width=width or inputs,
             seed=seed,
             projected=width > 0,
-            source_grid=Grid(_SOURCE_BITS, source_end - 15, signed=True)
+            source_grid=Grid(_SOURCE_BITS, reach.source - 15, signed=True)
             if width and not real
             else Grid(),
-            grid=Grid() if real else Grid(bits, end - bits + signed, signed),
+            grid=Grid() if real else Grid(bits, reach.mapped - bits + signed, signed),
         )
 
     @cached_property
@@ -224,15 +223,11 @@ class FeatureMap:
     def extent(self, vectors: Tensor) -> Extent:
         """How far these vectors and their images under this map reach, before any clipping."""
         check_finite(vectors.flatten(1), "the network's features")
-        reach, signed = 0.0, False
+        total = Extent()
         for piece in torch.split(vectors, _CHUNK):
             sums, views, _ = self._raw(piece)
-            if sums.numel():
-                reach = max(reach, float(sums.abs().max()) * self._unit / views)
-                signed = signed or bool((sums < 0).any())
-        source = float(vectors.abs().max()) if vectors.numel() else 0.0
-        ends = [power_above(value) if value else Extent.NOTHING for value in (source, reach)]
-        return Extent(ends[0], ends[1], signed)
+            total = total + Extent.of(piece, sums * (self._unit / views))
+        return total
 
     @property
     def _unit(self) -> float:

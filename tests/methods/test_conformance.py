@@ -87,7 +87,7 @@ def test_order_of_clients_does_not_show(name: str) -> None:
     forward, backward = Bench(name), Bench(name)
     a, b = forward.play(2), backward.play(2, reverse=True)
     if name in ("stsa", "stsa-e"):  # after a first stage averaged in another order: same network?
-        assert a["extent"] == b["extent"]
+        assert a["reach"] == b["reach"]
         assert a["hash"] == b["hash"] or a["frozen"] != b["frozen"]
     x, y = forward.predicted(a, 2), backward.predicted(b, 2)
     assert (x is None) == (y is None)
@@ -181,14 +181,12 @@ def test_statistics_methods_train_nothing_after_the_first_task() -> None:
 def test_head_equals_one_shot_ridge_on_pooled_features() -> None:
     from fcil import ridge
     from fcil.features import FeatureMap, frozen_network
-    from fcil.stats.parameters import Extent
+    from fcil.stats.extent import Reach
 
     bench = Bench("stsa", "method.gamma=2.5")
     state = bench.play(5)
     network = frozen_network(bench.world, state["network"], state["frozen"])
-    phi = FeatureMap.on_grid(
-        network.fingerprint, network.width, 100, 0, 8, Extent(*state["extent"])
-    )
+    phi = FeatureMap.on_grid(network.fingerprint, network.width, 100, 0, 8, Reach(*state["reach"]))
     everything = shard(bench.train, list(range(len(bench.train))))
     X = phi(everything.features(network)).real()
     Y = torch.nn.functional.one_hot(everything.labels).double()

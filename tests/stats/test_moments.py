@@ -24,7 +24,6 @@ from fcil.stats.codec import encode
 from fcil.stats.features import Features
 from fcil.stats.grid import Grid
 from fcil.stats.moments import Moments
-from fcil.stats.parameters import Extent
 from fcil.stats.unit_sums import UnitSums
 
 GRIDS = (Grid(1), Grid(8, -3), Grid(8, 2, True), Grid(12, -9), Grid(16, -4), Grid(16, 0, True))
@@ -335,12 +334,3 @@ def test_clipped_values_are_summed_and_subtracted() -> None:
     features = Features(torch.ones((2, 3), dtype=torch.uint8), Grid(8), "map", clipped=4)
     a = Moments.of(features, torch.tensor([0, 1]))
     assert (a + a).clipped == 8 and (a + a - a).clipped == 4
-
-
-@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.booleans()), min_size=3))
-def test_an_extent_is_the_largest_of_all(triples: list[tuple[int, int, bool]]) -> None:
-    extents = [Extent(*triple) for triple in triples]
-    total = reduce(add, extents)
-    assert total == reduce(add, reversed(extents)) == total + extents[0]
-    sources, reaches, signs = zip(*triples, strict=True)
-    assert total == Extent(max(sources), max(reaches), any(signs))

@@ -69,7 +69,7 @@ class StsaE:
             values = {
                 "network": state["frozen"],
                 "width": self.config.projection,
-                "extent": state["extent"],
+                "reach": state["reach"],
             }
             return Ask("exact", task, counted=False, lasting=state["network"], values=values)
         return asked

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fcil.errors import DataError, UsageError
+from fcil.stats.extent import Extent
 from fcil.stats.moments import Moments
-from fcil.stats.parameters import Extent, Parameters
+from fcil.stats.parameters import Parameters
 from fcil.stats.unit_sums import UnitSums
 
 SCHEMA = 1

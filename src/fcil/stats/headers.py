@@ -19,6 +19,7 @@ def _ascending(classes: Sequence[int]) -> Sequence[int]:
 
 Whole = Annotated[int, Field(ge=-(2**62), lt=2**62)]
 Natural = Annotated[int, Field(ge=0, lt=2**62)]
+Bins = Annotated[Sequence[Natural], Field(min_length=128, max_length=128)]
 Classes = Annotated[Sequence[Whole], AfterValidator(_ascending)]
 
 
@@ -73,6 +74,6 @@ class ParametersHeader(_Header):
 class ExtentHeader(_Header):
     """Of the reach of features."""
 
-    source: Annotated[int, Field(ge=-2000, le=2000)]
-    mapped: Annotated[int, Field(ge=-2000, le=2000)]
-    signed: bool
+    source: Bins
+    mapped: Bins
+    negative: Natural

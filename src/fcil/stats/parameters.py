@@ -1,16 +1,15 @@
-"""Network parameters as weighted sums (federated averaging), and the reach of features."""
+"""Network parameters as weighted sums: what federated averaging uploads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from fcil.errors import Refused
-from fcil.stats.headers import ExtentHeader, ParametersHeader
+from fcil.stats.headers import ParametersHeader
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,39 +48,3 @@ class Parameters:
         """The value a message holds."""
         header = ParametersHeader.of(meta)
         return cls(tensors, header.weight, header.steps)
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How far features reach, as powers of two: what a common grid is chosen from.
-
-    A client says only `e` with |value| < 2^e; the federation keeps the largest.
-    """
-
-    source: int
-    """Of what the network gives."""
-    mapped: int
-    """Of what the ridge would see."""
-    signed: bool
-
-    kind = "extent"
-    NOTHING: ClassVar[int] = -1000
-    """Reach of no features, or of zeros only: below anything real, so that it never decides."""
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            max(self.source, other.source),
-            max(self.mapped, other.mapped),
-            self.signed or other.signed,
-        )
-
-    def to_parts(self, encoding: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Plain values of a message."""
-        parts = {"source": self.source, "mapped": self.mapped, "signed": self.signed}
-        return parts, {"none": torch.zeros(0, dtype=torch.uint8)}
-
-    @classmethod
-    def from_parts(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        """The value a message holds."""
-        header = ExtentHeader.of(meta)
-        return cls(header.source, header.mapped, header.signed)

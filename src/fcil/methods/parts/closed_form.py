@@ -2,7 +2,7 @@
 one statistics ask a task and one ridge solve. They differ in the statistic alone.
 
 State: `model` (what travels while training), `network` (the frozen backbone), `frozen` (its
-fingerprint), `round`, `extent`, `tasks` (statistics absorbed so far), `steps`, `total` (running
+fingerprint), `round`, `reach`, `tasks` (statistics absorbed so far), `steps`, `total` (running
 moments), `head` (W), and what the record wants: `solver`, `hash`,
 `exact`.
 """
@@ -28,9 +28,9 @@ from fcil.features import (
 from fcil.methods.parts import federated
 from fcil.protocol import Ask, Mergeable, Shard, State, World
 from fcil.settings import Block
+from fcil.stats.extent import Extent, Reach
 from fcil.stats.features import Features
 from fcil.stats.moments import Moments
-from fcil.stats.parameters import Extent
 from fcil.training import cross_entropy
 
 Gamma = Annotated[float | str, AfterValidator(ridge.check_gamma)]
@@ -55,7 +55,7 @@ def start(world: World) -> State:
         "model": federated.initial(world, angles * len(world.tasks[0])),
         "round": 0,
         "steps": 0,
-        "extent": None,
+        "reach": None,
         "tasks": 0,
         "total": None,
     }
@@ -64,16 +64,16 @@ def start(world: World) -> State:
 
 def asks(world: World, task: int) -> int:
     """How many asks a task takes."""
-    needs_extent = world.settings.features.bits > 0
-    return 1 + (federated.rounds(world) + needs_extent if task == 0 else 0)
+    needs_reach = world.settings.features.bits > 0
+    return 1 + (federated.rounds(world) + needs_reach if task == 0 else 0)
 
 
 def ask(world: World, config: Config, state: State, task: int) -> Ask | None:
-    """Training rounds, the extent of features, then each task's statistics."""
+    """Training rounds, how far features reach, then each task's statistics."""
     if state["round"] < federated.rounds(world):
         return federated.ask(world, state["model"], 0, state["round"])
-    values = {"network": state["frozen"], "width": config.projection, "extent": state["extent"]}
-    if world.settings.features.bits and state["extent"] is None:
+    values = {"network": state["frozen"], "width": config.projection, "reach": state["reach"]}
+    if world.settings.features.bits and state["reach"] is None:
         return Ask("calibrate", task, lasting=state["network"], values=values)
     if state["tasks"] <= task:
         values["classes"] = list(world.tasks[task])
@@ -89,7 +89,7 @@ def answer(world: World, ask: Ask, client: int, shard: Shard) -> Mergeable | Non
         network = _network(world, ask)
         with world.clock("extract"):
             vectors = shard.features(network)
-        real = _map(world, network, ask.values["width"], bits=0, extent=Extent(0, 0, False))
+        real = _map(world, network, ask.values["width"], bits=0, reach=Reach())
         return real.extent(vectors)
     return None
 
@@ -113,12 +113,11 @@ def absorb(world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Me
             "steps": state["steps"] + steps,
         }
         return _freeze(world, trained) if ask.round + 1 == federated.rounds(world) else trained
-    reach: Extent | None = None
+    extent = Extent()
     for _, upload in uploads:
         assert isinstance(upload, Extent)
-        reach = upload if reach is None else reach + upload
-    assert reach is not None
-    return {**state, "extent": [reach.source, reach.mapped, reach.signed]}
+        extent = extent + upload
+    return {**state, "reach": list(extent.reach())}
 
 
 def _freeze(world: World, state: State) -> State:
@@ -163,7 +162,7 @@ class RidgePredictor:
 def predictor(world: World, config: Config, state: State) -> RidgePredictor:
     """The classifier after the statistics of a task."""
     network = frozen_network(world, state["network"], state["frozen"])
-    values = {"width": config.projection, "extent": state["extent"]}
+    values = {"width": config.projection, "reach": state["reach"]}
     head = ridge.Head(state["head"], state["total"].present().classes, config.predict)
     return RidgePredictor(MappedNetwork(network, feature_map(world, network, values)), head)
 
@@ -186,12 +185,12 @@ def report(state: State) -> dict[str, Any]:
 
 def feature_map(world: World, network: FrozenNetwork, values: Mapping[str, Any]) -> FeatureMap:
     """The map that an ask's values name."""
-    reach = Extent(*values["extent"]) if values["extent"] is not None else Extent(0, 0, False)
+    reach = Reach(*values["reach"]) if values["reach"] is not None else Reach()
     return _map(world, network, values["width"], world.settings.features.bits, reach)
 
 
-def _map(world: World, network: FrozenNetwork, width: int, bits: int, extent: Extent) -> FeatureMap:
-    return FeatureMap.on_grid(network.fingerprint, network.width, width, world.seed, bits, extent)
+def _map(world: World, network: FrozenNetwork, width: int, bits: int, reach: Reach) -> FeatureMap:
+    return FeatureMap.on_grid(network.fingerprint, network.width, width, world.seed, bits, reach)
 
 
 def _network(world: World, ask: Ask) -> FrozenNetwork:
