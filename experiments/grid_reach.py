@@ -2,8 +2,9 @@
 
     python experiments/grid_reach.py data.root=DIR [KEY=VALUE]...
 
-Trains the first stage of `published-cifar100-stsa-beta0.5` on a card and fits one ridge to all training
-images for every grid. Prints A_T for nine values of gamma and how many feature values were clipped.
+Trains the first stage of `published-cifar100-stsa-beta0.5` on a card and fits one ridge to all
+training images for every grid. Prints A_T for nine values of gamma and how many feature values were
+clipped.
 Its findings are in docs/decisions/2026-11-19-reach-by-share.md, its output in results/reach.
 """
 
