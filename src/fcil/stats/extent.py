@@ -11,7 +11,7 @@ from torch import Tensor
 from fcil.stats.headers import ExtentHeader
 
 _LOWEST, _BINS = -64, 128
-BEYOND = 1e-3
+BEYOND = 3e-3
 """Share of the values other than zero that may lie beyond the grid. The largest few of a network's
 features can be ten times the rest; a grid that reached them would be too coarse for all others."""
 
