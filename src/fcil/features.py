@@ -20,6 +20,7 @@ from fcil import images as ops
 from fcil.nets.backbone import Backbone, build_backbone, read_out, read_width, uses_bfloat16
 from fcil.projection import UNIT, fingerprint, projection
 from fcil.protocol import DataSpec, World
+from fcil.recent import Recent
 from fcil.settings import Settings
 from fcil.stats.extent import Extent, Reach
 from fcil.stats.features import Array, Features, as_tensor, check_finite
@@ -80,7 +81,7 @@ def check_reading(world: World) -> None:
 
 def frozen_network(world: World, tensors: Mapping[str, Tensor], name: str) -> FrozenNetwork:
     """The network that these weights make, read as the settings say; `name` is its fingerprint."""
-    return _built.get(name) or _built.put(name, _build(world, tensors, name))
+    return _built.of((name, world.device), lambda: _build(world, tensors, name))
 
 
 def network_fingerprint(world: World, tensors: Mapping[str, Tensor]) -> str:
@@ -113,23 +114,8 @@ def _build(world: World, tensors: Mapping[str, Tensor], name: str) -> FrozenNetw
     return FrozenNetwork(network.to(world.device), world.spec, world.settings, name)
 
 
-class _Recent:
-    """The last two networks built, so that each client's answer does not build its own."""
-
-    def __init__(self) -> None:
-        self._networks: dict[str, FrozenNetwork] = {}
-
-    def get(self, name: str) -> FrozenNetwork | None:
-        return self._networks.get(name)
-
-    def put(self, name: str, network: FrozenNetwork) -> FrozenNetwork:
-        while len(self._networks) >= 2:
-            del self._networks[next(iter(self._networks))]
-        self._networks[name] = network
-        return network
-
-
-_built = _Recent()
+# Each client's answer asks for the network anew; building it costs more than a small client's pass.
+_built: Recent[tuple[str, torch.device], FrozenNetwork] = Recent(2)
 
 
 @dataclass(frozen=True)
@@ -184,18 +170,15 @@ class FeatureMap:
         cls, source: str, inputs: int, width: int, seed: int, bits: int, reach: Reach
     ) -> FeatureMap:
         """The map whose grids end where a reach says; `width = 0` = no projection."""
-        signed = reach.signed and width == 0
-        real = bits == 0
+        source_bits = _SOURCE_BITS if width and bits else 0
         return cls(
             source=source,
             inputs=inputs,
             width=width or inputs,
             seed=seed,
             projected=width > 0,
-            source_grid=Grid(_SOURCE_BITS, reach.source - 15, signed=True)
-            if width and not real
-            else Grid(),
-            grid=Grid() if real else Grid(bits, reach.mapped - bits + signed, signed),
+            source_grid=Grid.ending(reach.source, source_bits, signed=True),
+            grid=Grid.ending(reach.mapped, bits, signed=reach.signed and width == 0),
         )
 
     @cached_property
@@ -222,7 +205,6 @@ class FeatureMap:
 
     def extent(self, vectors: Tensor) -> Extent:
         """How far these vectors and their images under this map reach, before any clipping."""
-        check_finite(vectors.flatten(1), "the network's features")
         total = Extent()
         for piece in torch.split(vectors, _CHUNK):
             sums, views, _ = self._raw(piece)
@@ -264,11 +246,6 @@ class MappedNetwork:
         self.network, self.phi = network, phi
         self.fingerprint, self.batch = phi.fingerprint, network.batch
         self.shape, self.dtype = (phi.width,), phi.grid.dtype
-
-    @property
-    def width(self) -> int:
-        """M."""
-        return self.phi.width
 
     def __call__(self, batch: Tensor) -> Tensor:
         """uint8 images to phi."""

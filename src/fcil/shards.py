@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fcil.errors import NumericalError
 from fcil.protocol import FeatureSource
+from fcil.recent import Recent
 
 
 class ImageSource:
@@ -19,8 +20,7 @@ class ImageSource:
 
     def __init__(self, images: Tensor, labels: Tensor, kept_sources: int = 2) -> None:
         self.images, self.labels = images, labels
-        self._kept_sources = kept_sources
-        self._features: dict[str, tuple[Tensor, Tensor]] = {}
+        self._features: Recent[str, tuple[Tensor, Tensor]] = Recent(kept_sources)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,16 +40,14 @@ class ImageSource:
         return values[rows]
 
     def _kept(self, source: FeatureSource) -> tuple[Tensor, Tensor]:
-        key = source.fingerprint
-        if key in self._features:
-            self._features[key] = self._features.pop(key)  # most recently used last
-        else:
-            while len(self._features) >= self._kept_sources:
-                del self._features[next(iter(self._features))]
+        """A source's answers so far, and which rows have one."""
+
+        def none() -> tuple[Tensor, Tensor]:
             device = self.images.device
             values = torch.empty((len(self), *source.shape), dtype=source.dtype, device=device)
-            self._features[key] = values, torch.zeros(len(self), dtype=torch.bool, device=device)
-        return self._features[key]
+            return values, torch.zeros(len(self), dtype=torch.bool, device=device)
+
+        return self._features.of(source.fingerprint, none)
 
     def _padded(self, rows: Tensor, batch: int) -> Tensor:
         """Images of a full batch, the first one repeated: kernels chosen by the batch's shape then

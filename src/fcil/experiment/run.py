@@ -128,6 +128,7 @@ class _Run:
         checkpoint_every: float,
     ) -> None:
         self.settings, self.recipe, self.out = settings, recipe, out
+        self.config = settings.complete()
         self.listener, self.checkpoint_every = listener, checkpoint_every
         where = choose_device(device)
         _fix_arithmetic()
@@ -221,7 +222,7 @@ class _Run:
         """Note the present state as one to go on from; between marks things are half done."""
         self.progress.seconds = dict(self.clock.seconds)
         self._marked = {
-            "config": self.settings.complete(),
+            "config": self.config,
             "progress": copy.deepcopy(self.progress.__dict__),
             "state": self.state,
             "engine": self.engine.tree(),
@@ -246,7 +247,7 @@ class _Run:
         errors = [r["estimate_error"] for r in reports if r.get("estimate_error")]
         return Record(
             recipe=self.recipe,
-            config=self.settings.complete(),
+            config=self.config,
             versions=versions(),
             device=device_name(self.world.device),
             started=progress.started,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from fcil.methods.parts import closed_form
+from fcil.methods.parts.folding import folded
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
 from fcil.stats.moments import Moments
 
@@ -53,11 +54,7 @@ class Stsa:
         """Add the uploads to the total and solve."""
         if ask.stage != "statistics":
             return closed_form.absorb(world, state, ask, uploads)
-        total: Moments | None = state["total"]
-        for _, upload in uploads:
-            assert isinstance(upload, Moments)
-            total = upload if total is None else total + upload
-        assert total is not None
+        total = folded(uploads, Moments, state["total"])
         return closed_form.solved(
             world, self.config, state, total, hash=total.hash, exact=total.exact
         )

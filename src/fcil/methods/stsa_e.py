@@ -15,6 +15,7 @@ from pydantic import Field
 from fcil import seeds
 from fcil.errors import UsageError
 from fcil.methods.parts import closed_form
+from fcil.methods.parts.folding import folded
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
 from fcil.stats import packed
 from fcil.stats.moments import Moments
@@ -63,16 +64,10 @@ class StsaE:
     def ask(self, world: World, state: State, task: int) -> Ask | None:
         """As STSA, and the exact Gram where its error is to be measured."""
         asked = closed_form.ask(world, self.config, state, task)
-        if asked is not None and asked.stage == "statistics":
+        if asked is not None or not self.config.measure_error or state["measured"] > task:
             return asked
-        if asked is None and self.config.measure_error and state["measured"] <= task:
-            values = {
-                "network": state["frozen"],
-                "width": self.config.projection,
-                "reach": state["reach"],
-            }
-            return Ask("exact", task, counted=False, lasting=state["network"], values=values)
-        return asked
+        values = closed_form.map_values(self.config, state)
+        return Ask("exact", task, counted=False, lasting=state["network"], values=values)
 
     def answer(
         self, world: World, ask: Ask, client: int, shard: Shard, memory: Memory
@@ -104,11 +99,7 @@ class StsaE:
             return self._measured(state, uploads)
         if ask.stage != "statistics":
             return closed_form.absorb(world, state, ask, uploads)
-        sums: UnitSums | None = None
-        for _, upload in uploads:
-            assert isinstance(upload, UnitSums)
-            sums = upload if sums is None else sums + upload
-        assert sums is not None
+        sums = folded(uploads, UnitSums)
         classes, cross, counts = sums.class_moments()
         estimated = Moments(
             map=sums.map,
@@ -146,11 +137,7 @@ class StsaE:
         }
 
     def _measured(self, state: State, uploads: Iterator[tuple[int, Mergeable]]) -> State:
-        exact: Moments | None = state["exact_gram"]
-        for _, upload in uploads:
-            assert isinstance(upload, Moments)
-            exact = upload if exact is None else exact + upload
-        assert exact is not None
+        exact = folded(uploads, Moments, state["exact_gram"])
         truth, estimate, width = exact.gram, state["total"].gram, exact.width
         trace = packed.diagonal(truth, width).sum()
         error = {

@@ -31,9 +31,12 @@ class Grid:
         >>> Grid.reaching(100.0, 8)
         Grid(bits=8, exponent=-1, signed=False)
         """
-        if bits == 0:
-            return cls()
-        return cls(bits, power_above(largest) - bits + signed, signed)
+        return cls.ending(power_above(largest), bits, signed=signed)
+
+    @classmethod
+    def ending(cls, end: int, bits: int, *, signed: bool = False) -> Self:
+        """The grid whose range ends at 2^end; without bits, real numbers."""
+        return cls(bits, end - bits + signed, signed) if bits else cls()
 
     @property
     def real(self) -> bool:

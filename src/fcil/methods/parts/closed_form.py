@@ -26,6 +26,7 @@ from fcil.features import (
     network_fingerprint,
 )
 from fcil.methods.parts import federated
+from fcil.methods.parts.folding import folded
 from fcil.protocol import Ask, Mergeable, Shard, State, World
 from fcil.settings import Block
 from fcil.stats.extent import Extent, Reach
@@ -72,13 +73,18 @@ def ask(world: World, config: Config, state: State, task: int) -> Ask | None:
     """Training rounds, how far features reach, then each task's statistics."""
     if state["round"] < federated.rounds(world):
         return federated.ask(world, state["model"], 0, state["round"])
-    values = {"network": state["frozen"], "width": config.projection, "reach": state["reach"]}
+    values = map_values(config, state)
     if world.settings.features.bits and state["reach"] is None:
         return Ask("calibrate", task, lasting=state["network"], values=values)
     if state["tasks"] <= task:
         values["classes"] = list(world.tasks[task])
         return Ask("statistics", task, lasting=state["network"], values=values)
     return None
+
+
+def map_values(config: Config, state: State) -> dict[str, Any]:
+    """What an ask says of the feature map: which network, how wide, on which grid."""
+    return {"network": state["frozen"], "width": config.projection, "reach": state["reach"]}
 
 
 def answer(world: World, ask: Ask, client: int, shard: Shard) -> Mergeable | None:
@@ -113,11 +119,7 @@ def absorb(world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Me
             "steps": state["steps"] + steps,
         }
         return _freeze(world, trained) if ask.round + 1 == federated.rounds(world) else trained
-    extent = Extent()
-    for _, upload in uploads:
-        assert isinstance(upload, Extent)
-        extent = extent + upload
-    return {**state, "reach": list(extent.reach())}
+    return {**state, "reach": list(folded(uploads, Extent).reach())}
 
 
 def _freeze(world: World, state: State) -> State:
@@ -162,9 +164,10 @@ class RidgePredictor:
 def predictor(world: World, config: Config, state: State) -> RidgePredictor:
     """The classifier after the statistics of a task."""
     network = frozen_network(world, state["network"], state["frozen"])
-    values = {"width": config.projection, "reach": state["reach"]}
     head = ridge.Head(state["head"], state["total"].present().classes, config.predict)
-    return RidgePredictor(MappedNetwork(network, feature_map(world, network, values)), head)
+    return RidgePredictor(
+        MappedNetwork(network, feature_map(world, network, map_values(config, state))), head
+    )
 
 
 def report(state: State) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from fcil import registry, seeds
 from fcil.errors import NumericalError, UsageError
+from fcil.methods.parts.folding import folded
 from fcil.nets.backbone import build_backbone
 from fcil.nets.heads import Classifier, CosineHead, LinearHead
 from fcil.protocol import Ask, Memory, Mergeable, Shard, World
+from fcil.recent import Recent
 from fcil.stats.parameters import Parameters
 from fcil.training import LocalPlan, Loss, learning_rate, local_sgd
 
@@ -135,11 +137,8 @@ def averaged(
     uploads: Iterable[tuple[int, Mergeable]], like: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], int]:
     """The average of the clients' parameters, and the gradient steps behind it."""
-    total: Parameters | None = None
-    for _, upload in uploads:
-        assert isinstance(upload, Parameters)
-        total = upload if total is None else total + upload
-    if total is None or total.weight == 0:
+    total = folded(uploads, Parameters)
+    if total.weight == 0:
         raise UsageError("No client had a single image to train on in this round.")
     mean = total.mean(like)
     if not all(bool(torch.isfinite(t).all()) for t in mean.values() if t.is_floating_point()):
@@ -180,10 +179,7 @@ def _model(world: World, outputs: int) -> Classifier:
     """
     stage, body = world.settings.first_stage, world.settings.backbone
     key = (world.spec, body, stage.kind, stage.head, world.seed, outputs, world.device)
-    if key not in _last_built:
-        _last_built.clear()
-        _last_built[key] = _build(world, outputs).to(world.device)
-    return _last_built[key]
+    return _built.of(key, lambda: _build(world, outputs).to(world.device))
 
 
-_last_built: dict[Any, Classifier] = {}
+_built: Recent[Any, Classifier] = Recent(1)
