@@ -19,12 +19,15 @@ from fcil.nets.resnet import ResNet18
 from fcil.protocol import DataSpec
 from fcil.settings import Backbone, FirstStage
 from fcil.training import (
+    Job,
+    Lane,
     LocalPlan,
     LocalResult,
     cross_entropy,
     learning_rate,
     local_sgd,
     masked_cross_entropy,
+    train_together,
 )
 
 SPEC = DataSpec("digits", 1, 8, (0.3,), (0.35,), 10)
@@ -344,3 +347,39 @@ def test_step_falls_at_the_published_rounds_and_rounds_up_in_between() -> None:
     assert [
         now for now in range(1, 100) if learning_rate(odd, now) < learning_rate(odd, now - 1)
     ] == [7, 56]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_clients_trained_together_are_trained_as_if_alone(lanes: int) -> None:
+    images, labels = digits()
+    start = {k: t.clone() for k, t in small().state_dict().items()}
+    shares = [slice(0, 40), slice(40, 210), slice(210, 211), slice(211, 300)]
+    jobs = [
+        Job(start, images[rows], labels[rows], seed=at, lr=0.01 * (at + 1))
+        for at, rows in enumerate(shares)
+    ]
+    found = {}
+    # Twice over the same lanes: nothing of an earlier job may stay behind.
+    many = [
+        Lane(small(), SPEC, dataclasses.replace(PLAN, epochs=2), cross_entropy)
+        for _ in range(lanes)
+    ]
+    for _ in range(2):
+        for at, model, steps in train_together(many, jobs):
+            found[at] = steps, {k: t.clone() for k, t in model.state_dict().items()}
+    assert sorted(found) == [0, 1, 2, 3]
+    for at, rows in enumerate(shares):
+        alone = small()
+        plan = dataclasses.replace(PLAN, epochs=2, lr=0.01 * (at + 1))
+        result = local_sgd(
+            alone,
+            images[rows],
+            labels[rows],
+            spec=SPEC,
+            plan=plan,
+            loss=cross_entropy,
+            generator=seeded(at),
+        )
+        steps, weights = found[at]
+        assert steps == result.steps
+        assert all(torch.equal(t, weights[k]) for k, t in alone.state_dict().items())

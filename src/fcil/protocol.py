@@ -194,6 +194,17 @@ class Method(Protocol):
         `statistics`, `solver`; of the run so far `fingerprint`, `estimate_error`, `notes`."""
 
 
+@runtime_checkable
+class AnswersTogether(Protocol):
+    """A method that can answer for several clients of one process faster than one by one."""
+
+    def answers(
+        self, world: World, ask: Ask, shards: Mapping[int, Shard]
+    ) -> Iterator[tuple[int, Mergeable]] | None:
+        """What `answer` would give for each, in order of client, for asks that need no memory;
+        None where one by one is as good."""
+
+
 class Engine(Protocol):
     """Carries asks down and uploads up; knows no method."""
 

@@ -106,6 +106,17 @@ class Features(Block):
     """`plain`, `mirror`, `shiftN`: phi is the mean over the views."""
     bits: Annotated[int, Field(ge=0, le=16)] = 8
     """Features are rounded to integers of so many bits; 0 = real numbers, as published."""
+    patches: Annotated[int, Field(ge=0)] = 0
+    """Whitened-patch filters beside the network, or alone where nothing made a network (no first
+    stage, no weights); 0 = none."""
+    stride: Count = 1
+    """Pixels between two patches."""
+    dictionary: Literal["public", "gaussian", "task1-kmeans", "task1-patches"] = "public"
+    """Where the patch filters come from."""
+    allow_raw_patches: bool = False
+    """Whether `task1-patches` may send pieces of clients' images to the server."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the patch map; `auto` = bfloat16 where the device has instructions for it."""
 
 
 class Upload(Block):

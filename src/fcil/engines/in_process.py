@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fcil.errors import Refused
-from fcil.protocol import Ask, Memory, Mergeable, Method, World
+from fcil.protocol import AnswersTogether, Ask, Memory, Mergeable, Method, World
 from fcil.shards import ImageSource, Rows
 from fcil.stats import codec, gram_codec
 
@@ -74,15 +74,27 @@ class InProcess:
         asked = [_POOLED] if ask.pooled else sorted(ask.clients or everybody)
         for client in asked:
             self.traffic.add(ask, client, down=self._sent(ask, client))
-            upload, kept = self.method.answer(
-                self.world, ask, client, self._shard(ask, client), self.memories.get(client, {})
-            )
-            if kept:
-                self.memories[client] = kept
+        for client, upload in self._answers(ask, asked):
             message = codec.to_message(upload, self.world.settings.upload.encoding)
             self.traffic.add(ask, client, up=message.size)
             lossy = message.meta.get("encoding") in gram_codec.LOSSY
             yield client, codec.from_message(message) if lossy else upload
+
+    def _answers(self, ask: Ask, asked: Sequence[int]) -> Iterator[tuple[int, Mergeable]]:
+        """The clients' answers, side by side where the method can."""
+        if isinstance(self.method, AnswersTogether) and not ask.pooled:
+            shards = {client: self._shard(ask, client) for client in asked}
+            together = self.method.answers(self.world, ask, shards)
+            if together is not None:
+                yield from together
+                return
+        for client in asked:
+            memory = self.memories.get(client, {})
+            shard = self._shard(ask, client)
+            upload, kept = self.method.answer(self.world, ask, client, shard, memory)
+            if kept:
+                self.memories[client] = kept
+            yield client, upload
 
     def tree(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the server's state."""

@@ -131,7 +131,7 @@ class _Run:
         self.config = settings.complete()
         self.listener, self.checkpoint_every = listener, checkpoint_every
         where = choose_device(device)
-        _fix_arithmetic()
+        fix_arithmetic()
         self.plan = plan(settings, dataset)
         self.clock = Clock(where)
         self.world = World(settings, spec_of(self.plan.data), self.plan.tasks, where, self.clock)
@@ -339,7 +339,7 @@ def _commit() -> str:
     return say.stdout.strip()
 
 
-def _fix_arithmetic() -> None:
+def fix_arithmetic() -> None:
     """The same bits from the same inputs, on a card too."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

@@ -14,7 +14,7 @@ from fcil.methods.parts import federated
 from fcil.methods.parts.inference import NetworkPredictor
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
 from fcil.settings import Block
-from fcil.training import cross_entropy, masked_cross_entropy
+from fcil.training import Loss, cross_entropy, masked_cross_entropy
 
 
 class Config(Block):
@@ -60,9 +60,17 @@ class FedAvg:
         self, world: World, ask: Ask, client: int, shard: Shard, memory: Memory
     ) -> tuple[Mergeable, Memory]:
         """A client's trained network; it keeps nothing."""
+        return federated.answer(world, ask, client, shard, loss=self._loss(ask))[0], memory
+
+    def answers(
+        self, world: World, ask: Ask, shards: Mapping[int, Shard]
+    ) -> Iterator[tuple[int, Mergeable]] | None:
+        """Several clients' training at once."""
+        return federated.answers(world, ask, shards, loss=self._loss(ask))
+
+    def _loss(self, ask: Ask) -> Loss:
         masked = self.config.loss == "masked" and ask.values["known"]
-        loss = masked_cross_entropy(ask.values["known"]) if masked else cross_entropy
-        return federated.answer(world, ask, client, shard, loss=loss)[0], memory
+        return masked_cross_entropy(ask.values["known"]) if masked else cross_entropy
 
     def absorb(
         self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]

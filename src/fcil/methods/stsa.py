@@ -48,6 +48,12 @@ class Stsa:
         phi = closed_form.phi(world, ask, shard)
         return Moments.of(phi, shard.labels, ask.values["classes"]), memory
 
+    def answers(
+        self, world: World, ask: Ask, shards: Mapping[int, Shard]
+    ) -> Iterator[tuple[int, Mergeable]] | None:
+        """Several clients' training at once."""
+        return closed_form.answers(world, ask, shards)
+
     def absorb(
         self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]
     ) -> State:

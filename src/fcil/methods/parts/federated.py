@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,8 +21,18 @@ from fcil.nets.heads import Classifier, CosineHead, LinearHead
 from fcil.protocol import Ask, Memory, Mergeable, Shard, World
 from fcil.recent import Recent
 from fcil.stats.parameters import Parameters
-from fcil.training import LocalPlan, Loss, learning_rate, local_sgd
+from fcil.training import (
+    Job,
+    Lane,
+    LocalPlan,
+    Loss,
+    learning_rate,
+    local_sgd,
+    train_together,
+)
 
+_LANES = 8
+"""Clients trained side by side on a card, at most."""
 _HEAD = 1
 """Second word of the training stream for drawing head rows; rounds come after it."""
 
@@ -60,7 +70,10 @@ def grown(
 def travelling(model: Classifier) -> dict[str, Tensor]:
     """Copies of what trains and of the buffers."""
     named = [(k, p) for k, p in model.named_parameters() if p.requires_grad]
-    return {k: t.detach().clone() for k, t in [*named, *model.named_buffers()]}
+    return {
+        k: t.detach().clone(memory_format=torch.contiguous_format)
+        for k, t in [*named, *model.named_buffers()]
+    }
 
 
 def backbone_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -104,11 +117,71 @@ def answer(
     memory: Memory | None = None,
 ) -> tuple[Parameters, Memory]:
     """One client's training. With `memory`, momentum is taken from it and handed on."""
-    stage = world.settings.first_stage
     model = load(world, ask.payload)
     generator = torch.Generator(world.device)
-    generator.manual_seed(seeds.integer(world.seed, "training", ask.task, 2 + ask.round, client))
-    plan = LocalPlan(
+    generator.manual_seed(_seed(world, ask, client))
+    result = local_sgd(
+        model,
+        shard.images,
+        shard.labels,
+        spec=world.spec,
+        plan=_plan(world, ask, epochs),
+        loss=loss,
+        generator=generator,
+        momentum=memory,
+    )
+    upload = _upload(world, model, len(shard), result.steps)
+    return upload, (result.momentum if memory is not None else {})
+
+
+def answers(
+    world: World, ask: Ask, shards: Mapping[int, Shard], *, loss: Loss
+) -> Iterator[tuple[int, Parameters]] | None:
+    """What `answer` gives for each client, trained side by side; None where that gains nothing."""
+    if world.device.type != "cuda":
+        return None
+    return _answers(world, ask, shards, loss)
+
+
+def _answers(
+    world: World, ask: Ask, shards: Mapping[int, Shard], loss: Loss
+) -> Iterator[tuple[int, Parameters]]:
+    lanes = _lanes(world, ask, loss, min(len(shards), _LANES))
+    clients = sorted(shards)
+    jobs = [
+        Job(
+            weights=ask.payload,
+            images=shards[client].images,
+            labels=shards[client].labels,
+            seed=_seed(world, ask, client),
+            lr=ask.values["lr"],
+        )
+        for client in clients
+    ]
+    done: dict[int, Parameters] = {}
+    for at, model, steps in train_together(lanes, jobs):
+        done[at] = _upload(world, model, len(jobs[at].labels), steps)
+    for at, client in enumerate(clients):
+        yield client, done.pop(at)
+
+
+def _lanes(world: World, ask: Ask, loss: Loss, count: int) -> list[Lane]:
+    """Lanes for networks of this shape, the last ones kept: what they captured is worth a round."""
+    outputs, stage = len(ask.payload["head.weight"]), world.settings.first_stage
+    plan = _plan(world, ask, None)
+    key = (world.spec, world.settings.backbone, stage, outputs, world.device, loss, count)
+
+    def build() -> list[Lane]:
+        first = _build(world, outputs).to(world.device)
+        models = [first, *(copy.deepcopy(first) for _ in range(count - 1))]
+        return [Lane(m, world.spec, plan, loss, graphs=True) for m in models]
+
+    return _laid.of(key, build)
+
+
+def _plan(world: World, ask: Ask, epochs: int | None) -> LocalPlan:
+    stage = world.settings.first_stage
+    return LocalPlan(
         epochs=epochs or stage.epochs,
         batch=stage.batch,
         lr=ask.values["lr"],
@@ -118,19 +191,15 @@ def answer(
         rotation=stage.rotation,
         precision=stage.precision,
     )
-    result = local_sgd(
-        model,
-        shard.images,
-        shard.labels,
-        spec=world.spec,
-        plan=plan,
-        loss=loss,
-        generator=generator,
-        momentum=memory,
-    )
-    weight = float(len(shard)) if stage.average == "samples" else float(len(shard) > 0)
-    upload = Parameters.of(travelling(model), weight, result.steps)
-    return upload, (result.momentum if memory is not None else {})
+
+
+def _seed(world: World, ask: Ask, client: int) -> int:
+    return seeds.integer(world.seed, "training", ask.task, 2 + ask.round, client)
+
+
+def _upload(world: World, model: Any, rows: int, steps: int) -> Parameters:
+    weighted = world.settings.first_stage.average == "samples"
+    return Parameters.of(travelling(model), float(rows) if weighted else float(rows > 0), steps)
 
 
 def averaged(
@@ -183,3 +252,4 @@ def _model(world: World, outputs: int) -> Classifier:
 
 
 _built: Recent[Any, Classifier] = Recent(1)
+_laid: Recent[Any, list[Lane]] = Recent(1)
