@@ -15,7 +15,6 @@ from pydantic import Field
 from torch import Tensor
 
 from fcil import ridge
-from fcil.features import MappedNetwork, frozen_network
 from fcil.methods.parts import closed_form
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
 from fcil.settings import Block
@@ -95,7 +94,7 @@ class NearestMean:
 
     def start(self, world: World) -> State:
         """An untrained network and no sums."""
-        return closed_form.start(world)
+        return closed_form.start(world, self._map)
 
     def asks(self, world: World, task: int) -> int:
         """How many asks a task takes."""
@@ -130,9 +129,7 @@ class NearestMean:
     def predictor(self, world: World, state: State) -> Predictor:
         """The mean of each class that holds rows, as a linear head under the cosine rule."""
         total: ClassSums = state["total"]
-        network = frozen_network(world, state["network"], state["frozen"])
-        values = {"width": self.config.projection, "reach": state["reach"]}
-        source = MappedNetwork(network, closed_form.feature_map(world, network, values))
+        source = closed_form.mapped(world, self._map, state)
         ids = total.counts.nonzero()[:, 0]
         means = total.sums[ids] / total.counts[ids, None]
         head = ridge.Head(means.T, tuple(ids.tolist()), rule="cosine")

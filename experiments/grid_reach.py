@@ -17,7 +17,7 @@ import torch
 from fcil import ridge, settings
 from fcil.experiment import recipes
 from fcil.experiment.run import _Run
-from fcil.features import FeatureMap, frozen_network
+from fcil.features import FeatureMap, frozen_sources
 from fcil.stats.extent import Reach
 from fcil.stats.moments import Moments
 
@@ -33,7 +33,8 @@ def main(assignments: list[str]) -> None:
     state = going.method.start(going.world)
     while (ask := going.method.ask(going.world, state, 0)) and ask.stage == "train":
         state = going.method.absorb(going.world, state, ask, going.engine.exchange(ask))
-    network = frozen_network(going.world, state["network"], state["frozen"])
+    network = frozen_sources(going.world, state["extractor"], state["frozen"]).network
+    assert network is not None
     train, test = going.engine.source, going.test
     rows = [torch.arange(len(s), device=going.world.device) for s in (train, test)]
     vectors, unseen = (

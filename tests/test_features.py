@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcil.errors import NumericalError
-from fcil.features import FeatureMap
+from fcil.features import FeatureMap, JoinedMap
 from fcil.projection import UNIT, projection
-from fcil.stats.extent import Reach
+from fcil.stats.extent import Extent, Reach
 from fcil.stats.grid import Grid
 
 INPUTS = 5
@@ -200,3 +200,68 @@ def test_a_holder_of_nothing_does_not_move_the_grid() -> None:
     assert small.reach().source == -8 and small.reach().mapped < 0
     for nothing in (torch.zeros((0, 1, 4)), torch.zeros((5, 1, 4))):
         assert real.extent(nothing) + small == small == small + real.extent(nothing)
+
+
+def joined(bits: int, reach: Reach, width: int = 0) -> JoinedMap:
+    return JoinedMap.on_grids(("net", 6), ("patches", 4), width, 1, bits, reach)
+
+
+@pytest.mark.parametrize("width", [0, 20])
+def test_parts_side_by_side_keep_their_own_grids(width: int) -> None:
+    reach = Reach(source=2, mapped=3, patches=-1)
+    phi = joined(8, reach, width)
+    rng = np.random.default_rng(0)
+    net = torch.from_numpy(rng.random((9, 2, 6)) * 4).float()
+    patches = torch.from_numpy(rng.random((9, 4)) / 2).float()
+    found = phi([net, patches])
+    alone = FeatureMap.on_grid("net", 6, width, 1, 8, reach)(net)
+    here = width or 6
+    assert torch.equal(found.values[:, :here], alone.values)
+    in_steps = (patches.double() * 2**9).round().clamp(max=255)  # 2^-1 is 256 steps
+    assert torch.equal(found.values[:, here:-1].double(), in_steps)
+    assert found.values[:, -1].tolist() == [min(round(1 / alone.grid.step), 255)] * 9
+    assert (phi.width, phi.grid) == (here + 5, alone.grid)
+    assert found.map == phi.fingerprint
+
+
+def test_real_numbers_weigh_the_parts_as_the_grids_do() -> None:
+    reach = Reach(source=2, mapped=3, patches=-1)
+    rng = np.random.default_rng(0)
+    net = torch.from_numpy(rng.integers(0, 256, (9, 6)) * 2.0**-5)
+    patches = torch.from_numpy(rng.integers(0, 256, (9, 4)) * 2.0**-9)
+    real, whole = joined(0, reach)([net, patches]), joined(8, reach)([net, patches])
+    assert torch.equal(real.values[:, :-1], whole.real()[:, :-1])
+    assert real.values[:, -1].tolist() == [1.0] * 9
+
+
+def test_a_joined_map_of_one_network_is_that_network_s_map() -> None:
+    reach = Reach(2, 3)
+    alone = FeatureMap.on_grid("net", 6, 20, 1, 8, reach)
+    phi = JoinedMap.on_grids(("net", 6), None, 20, 1, 8, reach)
+    vectors = torch.rand(5, 6)
+    assert phi.fingerprint == alone.fingerprint and phi.width == 20
+    assert torch.equal(phi([vectors]).values, alone(vectors).values)
+
+
+def test_every_part_decides_the_fingerprint() -> None:
+    reach = Reach(2, 3, False, -1)
+    base = ("net", 6), ("patches", 4), 20, 1, 8, reach
+    changes = {0: [("other", 6), ("net", 7), None], 1: [("other", 4), ("patches", 5)]}
+    changes |= {2: [21], 3: [2], 4: [7], 5: [Reach(2, 3, False, 0), Reach(2, 2, False, -1)]}
+    seen = {JoinedMap.on_grids(*base).fingerprint}
+    for at, values in changes.items():
+        for value in values:
+            given = [*base]
+            given[at] = value
+            seen.add(JoinedMap.on_grids(*given).fingerprint)
+    assert len(seen) == 11
+
+
+def test_the_extent_of_parts_is_taken_apart() -> None:
+    phi = joined(0, Reach(), 20)
+    net, patches = torch.rand(7, 6), torch.rand(7, 4) / 8
+    found = phi.extent([net, patches])
+    assert found == phi.maps[0].extent(net) + Extent.of_patches(patches)
+    assert found.reach().patches == -3
+    only = JoinedMap.on_grids(None, ("patches", 4), 0, 1, 0, Reach())
+    assert only.extent([patches]) == Extent.of_patches(patches)

@@ -16,6 +16,7 @@ from fcil.errors import FcilError, Interrupted, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from fcil.record import Record
+    from fcil.report.stored import Book
     from fcil.settings import Settings
 
 app = typer.Typer(
@@ -79,6 +80,10 @@ def run(
     checkpoint_every: Annotated[
         float, typer.Option(min=0, help="Seconds between checkpoints inside a task.")
     ] = 30.0,
+    share: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps first stages for runs that begin alike."),
+    ] = None,
 ) -> None:
     """Carry out one run and write its record."""
     settings, recipe = _experiment(experiment, assignments or [])
@@ -91,6 +96,7 @@ def run(
         device=device,
         quiet=as_json,
         checkpoint_every=checkpoint_every,
+        shared=share,
     )
     if as_json:
         _say(record.to_json())
@@ -99,6 +105,40 @@ def run(
     for note in record.notes:
         _say(f"Note: {note}", err=True)
     _say(f"The record is {folder / 'record.json'}.")
+
+
+@app.command()
+def measure(
+    recipes: Annotated[list[str], typer.Argument(help="Names of recipes.")],
+    seeds: Annotated[str, typer.Option(help="Seeds with commas between.")] = "0,1,2",
+    assignments: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs' folders.")] = Path("results"),
+    share: Annotated[
+        Path | None, typer.Option(help="Folder that keeps first stages; else OUT/first-stages.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Carry out many runs in one process; finished ones are left alone, first stages are shared."""
+    from fcil.experiment.measure import Done, measure
+
+    def tell(done: Done) -> None:
+        if done.record is None:
+            _say(f"{done.folder}: {done.failure}", err=True)
+            return
+        seconds = sum(s for name, s in done.record.seconds.items() if name != "first_stage")
+        _say(f"{done.folder}: A_T {done.record.A_T:.2f}, {seconds:.1f} s after the first stage")
+
+    numbers = [int(seed) for seed in seeds.split(",") if seed.strip().isdecimal()]
+    if not numbers or len(numbers) != len(seeds.split(",")):
+        raise UsageError(f"--seeds {seeds} is no list of seeds: write 0,1,2.")
+    shared = share or out / "first-stages"
+    series = measure(
+        recipes, numbers, assignments or [], out=out, shared=shared, device=device, listener=tell
+    )
+    failed = [done.failure for done in series if done.failure is not None]
+    if failed:
+        _say(f"{len(failed)} of {len(series)} runs failed.", err=True)
+        raise failed[0]
 
 
 @app.command("list")
@@ -191,6 +231,25 @@ def report(
     _say(f"The report page is {_write_page(_records(folders), _found(folders), out)}.")
 
 
+@app.command("results")
+def results_(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    out: Annotated[Path, typer.Option(help="The Markdown page to write; figures beside it.")],
+) -> None:
+    """A Markdown page of tables and figures beside the paper's, from records alone."""
+    from fcil.record import Record, write_atomically
+    from fcil.report.results_page import pages
+
+    found = {path.absolute(): Record.read(path) for path in _found(folders)}
+    files = pages(found, _book(), out.absolute(), folders)
+    for path, text in files.items():
+        write_atomically(path, text.encode())
+    _say(f"The page is {out}, with {len(files) - 1} figures in {out.with_suffix('')}.")
+    for path in sorted(out.with_suffix("").glob("*.svg")):
+        if path.absolute() not in files:
+            _say(f"Note: {path} is no part of the page any more.", err=True)
+
+
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="One benchmark; all when left out.")] = None,
@@ -251,6 +310,7 @@ def _run(
     device: str,
     quiet: bool = False,
     checkpoint_every: float = 30.0,
+    shared: Path | None = None,
 ) -> Record:
     from fcil.experiment.run import run as carry_out
 
@@ -263,6 +323,7 @@ def _run(
             device=device,
             listener=listener,
             checkpoint_every=checkpoint_every,
+            shared=shared,
         )
 
 
@@ -309,6 +370,21 @@ def _write_page(records: list[Record], sources: list[Path], path: Path) -> Path:
     from fcil.report.page import page
 
     return write_atomically(path, page(records, sources).encode())
+
+
+def _book() -> Book:
+    """All recipes with every setting that is not the method's own."""
+    from fcil.experiment import recipes
+    from fcil.report.stored import Book
+    from fcil.settings import Settings
+
+    return Book(
+        recipes={
+            name: Settings.model_validate(recipes.recipe(name)).model_dump(mode="json")
+            for name in recipes.names()
+        },
+        defaults=Settings().model_dump(mode="json"),
+    )
 
 
 def _tables() -> Any:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fcil import images as ops
 from fcil.nets.backbone import Backbone, build_backbone, read_out, read_width, uses_bfloat16
+from fcil.patches import Dictionary, PatchMap, check_size, width_of_patches
+from fcil.patches import uses_bfloat16 as patches_use_bfloat16
 from fcil.projection import UNIT, fingerprint, projection
-from fcil.protocol import DataSpec, World
+from fcil.protocol import DataSpec, FeatureSource, World
 from fcil.recent import Recent
 from fcil.settings import Settings
 from fcil.stats.extent import Extent, Reach
@@ -28,6 +31,11 @@ from fcil.stats.grid import Grid, power_above
 
 _SOURCE_BITS = 16
 _CHUNK = 4096
+
+
+def batch_of(device: torch.device) -> int:
+    """Images that go through a source at a time."""
+    return 128 if device.type == "cpu" else 1000
 
 
 class FrozenNetwork:
@@ -46,7 +54,7 @@ class FrozenNetwork:
             len(features.views),
             read_width(network.widths, features.layers, features.pool),
         )
-        self.batch = 128 if self.device.type == "cpu" else 1000
+        self.batch = batch_of(self.device)
 
     @property
     def width(self) -> int:
@@ -72,29 +80,86 @@ class FrozenNetwork:
         return answer
 
 
+_PATCHES = "patches."
+"""Marks the patch map's tensors among those of a frozen extractor."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is read of an image: a frozen network, a patch map, or both."""
+
+    network: FrozenNetwork | None
+    patches: PatchMap | None
+
+    @property
+    def all(self) -> tuple[FeatureSource, ...]:
+        """Those there are, in the order of phi."""
+        return tuple(source for source in (self.network, self.patches) if source is not None)
+
+    def joined(self, width: int, seed: int, bits: int, reach: Reach) -> JoinedMap:
+        """The map over what is read; `width` is that of the random layer on the network."""
+        network, patches = (
+            (source.fingerprint, source.shape[-1]) if source is not None else None
+            for source in (self.network, self.patches)
+        )
+        return JoinedMap.on_grids(network, patches, width, seed, bits, reach)
+
+
+def reads_network(settings: Settings) -> bool:
+    """Whether a network takes part: not where patches are read and nothing made a network."""
+    made = settings.first_stage.kind != "none" or settings.backbone.weights is not None
+    return made or not settings.features.patches
+
+
 def check_reading(world: World) -> None:
-    """Refuse layers or views this backbone does not have, before anything is trained."""
-    FrozenNetwork(
-        build_backbone(world.spec, world.settings.backbone, 0), world.spec, world.settings, ""
-    )
+    """Refuse layers, views or patches that are not possible, before anything is trained."""
+    if reads_network(world.settings):
+        network = build_backbone(world.spec, world.settings.backbone, 0)
+        FrozenNetwork(network, world.spec, world.settings, "")
+    if world.settings.features.patches:
+        check_size(world.spec.size)
+        ops.check_views(world.settings.features.views)
 
 
-def frozen_network(world: World, tensors: Mapping[str, Tensor], name: str) -> FrozenNetwork:
-    """The network that these weights make, read as the settings say; `name` is its fingerprint."""
+def width_of(world: World, projection: int) -> int:
+    """Length of phi, before anything is trained."""
+    features, width = world.settings.features, 0
+    if reads_network(world.settings):
+        widths = build_backbone(world.spec, world.settings.backbone, 0).widths
+        width = projection or read_width(widths, features.layers, features.pool)
+    return width + (width_of_patches(features.patches) + 1 if features.patches else 0)
+
+
+def with_patches(network: Mapping[str, Tensor], dictionary: Dictionary) -> dict[str, Tensor]:
+    """The tensors of an extractor that reads patches beside a network."""
+    named = {f"{_PATCHES}{name}": tensor for name, tensor in dictionary.tensors().items()}
+    return {**network, **named}
+
+
+def network_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The network's tensors among those of an extractor."""
+    return {name: t for name, t in tensors.items() if not name.startswith(_PATCHES)}
+
+
+def frozen_sources(world: World, tensors: Mapping[str, Tensor], name: str) -> Sources:
+    """What these tensors make, read as the settings say; `name` is their fingerprint."""
     return _built.of((name, world.device), lambda: _build(world, tensors, name))
 
 
-def network_fingerprint(world: World, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the weights and of how images become vectors."""
+def sources_fingerprint(world: World, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the tensors and of how images become vectors."""
     features, stage = world.settings.features, world.settings.first_stage
-    reading = {
-        "backbone": world.settings.backbone.model_dump(exclude={"weights"}),
-        "spec": asdict(world.spec),
-        "layers": features.layers,
-        "pool": features.pool,
-        "views": features.views,
-        "bfloat16": uses_bfloat16(stage.precision, world.device),
-    }
+    reading: dict[str, Any] = {"spec": asdict(world.spec), "views": features.views}
+    if reads_network(world.settings):
+        reading |= {
+            "backbone": world.settings.backbone.model_dump(exclude={"weights"}),
+            "layers": features.layers,
+            "pool": features.pool,
+            "bfloat16": uses_bfloat16(stage.precision, world.device),
+        }
+    if features.patches:
+        low = patches_use_bfloat16(features.precision, world.device)
+        reading |= {"stride": features.stride, "patches_bfloat16": low}
     return hash_tensors(tensors, json.dumps(reading, sort_keys=True))
 
 
@@ -108,14 +173,24 @@ def hash_tensors(tensors: Mapping[str, Tensor], text: str = "") -> str:
     return digest.hexdigest()
 
 
-def _build(world: World, tensors: Mapping[str, Tensor], name: str) -> FrozenNetwork:
-    network = build_backbone(world.spec, world.settings.backbone, world.seed)
-    network.load_state_dict(dict(tensors))
-    return FrozenNetwork(network.to(world.device), world.spec, world.settings, name)
+def _build(world: World, tensors: Mapping[str, Tensor], name: str) -> Sources:
+    settings, network, patches = world.settings, None, None
+    of_patches = {
+        key.removeprefix(_PATCHES): t for key, t in tensors.items() if key.startswith(_PATCHES)
+    }
+    if reads_network(settings):
+        backbone = build_backbone(world.spec, settings.backbone, world.seed)
+        backbone.load_state_dict(network_part(tensors))
+        network = FrozenNetwork(backbone.to(world.device), world.spec, settings, name)
+    if of_patches:
+        dictionary = Dictionary.from_tensors(of_patches)
+        batch = batch_of(world.device)
+        patches = PatchMap(dictionary, world.spec, settings.features, world.device, batch=batch)
+    return Sources(network, patches)
 
 
-# Each client's answer asks for the network anew; building it costs more than a small client's pass.
-_built: Recent[tuple[str, torch.device], FrozenNetwork] = Recent(2)
+# Each client's answer asks for the sources anew; building costs more than a small client's pass.
+_built: Recent[tuple[str, torch.device], Sources] = Recent(2)
 
 
 @dataclass(frozen=True)
@@ -239,14 +314,87 @@ def _matrix(inputs: int, width: int, seed: int, device: str) -> Tensor:
     return projection(inputs, width, seed).to(device).double()
 
 
-class MappedNetwork:
-    """A network and a map as one source: images -> phi, for keeping the test images' phi."""
+@dataclass(frozen=True)
+class JoinedMap:
+    """phi of everything that is read: the maps' features side by side, on one grid.
 
-    def __init__(self, network: FrozenNetwork, phi: FeatureMap) -> None:
-        self.network, self.phi = network, phi
-        self.fingerprint, self.batch = phi.fingerprint, network.batch
+    Each map rounds to a grid of its own, ending where its own values do, so that no part is too
+    coarse; side by side the integers count in the first map's step. Where patches take part a
+    constant feature follows.
+    """
+
+    maps: tuple[FeatureMap, ...]
+    constant: bool
+    shift: int = 0
+    """Real numbers only: the second map's features are multiplied by 2^shift, which is what their
+    own grid does to integers."""
+
+    @classmethod
+    def on_grids(
+        cls,
+        network: tuple[str, int] | None,
+        patches: tuple[str, int] | None,
+        width: int,
+        seed: int,
+        bits: int,
+        reach: Reach,
+    ) -> JoinedMap:
+        """The map over a network and patches (fingerprint and width of each, or None)."""
+        maps = []
+        if network is not None:
+            maps.append(FeatureMap.on_grid(*network, width, seed, bits, reach))
+        if patches is not None:
+            ends = Reach(reach.patches, reach.patches)
+            maps.append(FeatureMap.on_grid(*patches, 0, seed, bits, ends))
+        return cls(tuple(maps), patches is not None, reach.mapped - reach.patches)
+
+    @property
+    def grid(self) -> Grid:
+        """What the features count in."""
+        return self.maps[0].grid
+
+    @property
+    def width(self) -> int:
+        """Features in all."""
+        return sum(part.width for part in self.maps) + self.constant
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides phi."""
+        if len(self.maps) == 1 and not self.constant:
+            return self.maps[0].fingerprint
+        parts = [*(part.fingerprint for part in self.maps), self.constant, self.shift]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def __call__(self, vectors: Sequence[Tensor]) -> Features:
+        """phi of each source's vectors."""
+        found = [part(given) for part, given in zip(self.maps, vectors, strict=True)]
+        columns = [part.values for part in found]
+        if self.grid.real and len(columns) == 2:
+            columns[1] = columns[1] * 2.0**self.shift
+        if self.constant:
+            one = 1.0 if self.grid.real else min(round(1 / self.grid.step), self.grid.highest)
+            columns.append(columns[0].new_full((len(columns[0]), 1), one))
+        values = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+        return Features(values, self.grid, self.fingerprint, sum(part.clipped for part in found))
+
+    def extent(self, vectors: Sequence[Tensor]) -> Extent:
+        """How far each source's vectors and their images reach, before any clipping."""
+        network = [*zip(self.maps, vectors, strict=True)]
+        patches = network.pop()[1] if self.constant else None
+        found = Extent.of_patches(patches) if patches is not None else Extent()
+        return sum((part.extent(given) for part, given in network), found)
+
+
+class MappedSources:
+    """Sources and a map as one source: images -> phi, for keeping the test images' phi."""
+
+    def __init__(self, sources: Sequence[FeatureSource], phi: JoinedMap) -> None:
+        self.sources, self.phi = tuple(sources), phi
+        self.fingerprint, self.batch = phi.fingerprint, min(s.batch for s in sources)
         self.shape, self.dtype = (phi.width,), phi.grid.dtype
+        assert all(source.batch == self.batch for source in sources)
 
     def __call__(self, batch: Tensor) -> Tensor:
         """uint8 images to phi."""
-        return self.phi(self.network(batch)).values
+        return self.phi([source(batch) for source in self.sources]).values

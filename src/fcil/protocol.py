@@ -205,6 +205,17 @@ class AnswersTogether(Protocol):
         None where one by one is as good."""
 
 
+@runtime_checkable
+class SharesFirstStage(Protocol):
+    """A method whose first stage is the same computation as another method's or setting's."""
+
+    def trained(self, world: World, state: State) -> State | None:
+        """What the first stage alone decided, once it is over."""
+
+    def adopt(self, world: World, state: State, trained: State) -> State:
+        """The starting state, as if it had trained this itself."""
+
+
 class Engine(Protocol):
     """Carries asks down and uploads up; knows no method."""
 

@@ -15,7 +15,7 @@ from fcil.errors import DataError
 
 SCHEMA = 1
 FILE = "record.json"
-CLOCK = ("started", "seconds", "solver")
+CLOCK = ("started", "seconds", "solver", "first_stage_of")
 """Fields that hold times: they differ between two otherwise identical runs."""
 
 
@@ -64,6 +64,8 @@ class Record:
     """Warnings a reader of the numbers must know."""
     estimate_error: dict[str, float] | None = None
     """STSA-E with the exact Gram at hand: `frobenius` (relative) and `trace_bias` (signed)."""
+    first_stage_of: str = ""
+    """When the run began whose first stage this one took over, with its seconds; mostly empty."""
     schema: int = SCHEMA
 
     def to_json(self) -> str:
@@ -98,7 +100,7 @@ class Record:
             found = fields.get("schema") if isinstance(fields, dict) else None
             raise DataError(f"{path} has record schema {found!r}; this version reads {SCHEMA}.")
         known = {field.name for field in dataclasses.fields(cls)}
-        missing = sorted(known - set(fields) - {"estimate_error"})
+        missing = sorted(known - set(fields) - {"estimate_error", "first_stage_of"})
         if missing:
             raise DataError(f"{path} lacks {', '.join(missing)}: it was cut or written by hand.")
         return cls(**{name: value for name, value in fields.items() if name in known})

@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-from scipy.linalg import lapack
 from torch import Tensor
 
 from fcil.errors import NumericalError, UsageError
-from fcil.stats import packed
+from fcil.stats import packed, pivoted
 from fcil.stats.features import Array, Features, as_tensor, check_finite
 from fcil.stats.moments import Moments
 
@@ -80,7 +78,7 @@ def solve(
     present = moments.present()
     unit = moments.step**2
     value = gamma_value(gamma, packed.diagonal(moments.gram, moments.width) * unit)
-    factor = Factor.of(present.gram * unit, moments.width, value, rank=present.rows)
+    factor = Factor.of(present.gram, moments.width, value, rank=present.rows, scale=unit)
     W = factor.solve(present.cross * moments.step)
     return Head(W, present.classes, rule, factor.report(W, present.cross * moments.step))
 
@@ -120,112 +118,106 @@ def _multiple(gamma: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """G + gamma I, factored: a Cholesky factor, or a low-rank one with the Woodbury identity."""
+    """G + gamma I, factored: a Cholesky factor, or a low-rank one with the Woodbury identity.
+
+    Beside G it holds one packed triangle; while that is made, a quarter of the full square too.
+    """
 
     gram: Tensor
-    """G packed, float64, in real units."""
+    """G packed, float64, to be multiplied by `scale`."""
     width: int
     gamma: float
     route: Route
     lower: Tensor
-    """Cholesky factor of G + gamma I, or of gamma I + L^T L."""
+    """Cholesky factor: packed, of G + gamma I; on the low-rank route square, of gamma I + R R^T."""
     low_rank: Tensor | None
-    """L with L L^T = G, on the low-rank route."""
+    """R with R^T R = G, on the low-rank route."""
     seconds: float
+    scale: float = 1.0
 
     @classmethod
-    def of(cls, gram: Tensor, width: int, gamma: float, *, rank: int | None = None) -> Factor:
+    def of(
+        cls,
+        gram: Tensor,
+        width: int,
+        gamma: float,
+        *,
+        rank: int | None = None,
+        scale: float = 1.0,
+    ) -> Factor:
         """Factor; `rank` is an upper bound on G's rank (its number of rows) where one is known.
 
-        Below half the width the low-rank route is taken, on a processor.
+        Below a quarter of the width the low-rank route is taken, on a processor: above it the two
+        products cost more than the full factor.
         """
         started = time.perf_counter()
         gamma_value(gamma, gram)
-        square = packed.unpack(gram, width)
-        check_finite(gram[:, None], "the Gram matrix")
-        L = None
-        if rank is not None and 0 < rank < width / 2 and gram.device.type == "cpu":
-            L = _low_rank(square, rank)
-        if L is not None:
-            square = L.T @ L
-        square.diagonal().add_(gamma)
-        lower, failed = torch.linalg.cholesky_ex(square)
-        if int(failed):
+        if len(gram) and not math.isfinite(sum(map(float, gram.aminmax()))):
+            check_finite(gram[:, None], "the Gram matrix")
+        R = None
+        if rank is not None and 0 < rank < width / 4 and gram.device.type == "cpu":
+            R = _low_rank(gram, width, rank, scale)
+        if R is not None:
+            square = R @ R.T
+            square.diagonal().add_(gamma)
+            lower, info = torch.linalg.cholesky_ex(square)
+            failed = int(info)
+        else:
+            lower = gram * scale
+            packed.add_diagonal_(lower, width, gamma)
+            failed = packed.cholesky_(lower, width)
+        if failed:
             raise NumericalError(
                 f"G + gamma I could not be factored with gamma = {gamma:g}: leading minor "
-                f"{int(failed)} is not positive. {_WHY_NOT_POSITIVE}"
+                f"{failed} is not positive. {_WHY_NOT_POSITIVE}"
             )
-        route: Route = "dense" if L is None else "low-rank"
-        return cls(gram, width, gamma, route, lower, L, time.perf_counter() - started)
+        route: Route = "dense" if R is None else "low-rank"
+        return cls(gram, width, gamma, route, lower, R, time.perf_counter() - started, scale)
 
     def solve(self, right: Tensor) -> Tensor:
         """(G + gamma I)^-1 times a matrix."""
         if self.low_rank is None:
-            return torch.cholesky_solve(right, self.lower)
-        L = self.low_rank
-        return (right - L @ torch.cholesky_solve(L.T @ right, self.lower)) / self.gamma
+            return packed.cholesky_solve(self.lower, self.width, right)
+        R = self.low_rank
+        return (right - R.T @ torch.cholesky_solve(R @ right, self.lower)) / self.gamma
 
     def report(self, W: Tensor, right: Tensor) -> Report:
         """Condition, residual and seconds of a solution."""
-        applied = packed.times(self.gram, self.width, W) + self.gamma * W
         scale = float(right.norm())
-        residual = float((applied - right).norm()) / scale if scale else 0.0
+        residual = float((self._applied(W) - right).norm()) / scale if scale else 0.0
         return Report(self.gamma, self.route, self._condition(), residual, self.seconds)
+
+    def _applied(self, right: Tensor) -> Tensor:
+        return packed.times(self.gram, self.width, right) * self.scale + self.gamma * right
 
     def _condition(self, rounds: int = 8) -> float:
         start = torch.ones((self.width, 1), dtype=torch.float64, device=self.gram.device)
         start[1::2] = -0.5  # fixed, and not orthogonal to what non-negative features give
         largest = smallest = start / start.norm()
         for _ in range(rounds):
-            largest = packed.times(self.gram, self.width, largest) + self.gamma * largest
+            largest = self._applied(largest)
             largest = largest / (top := largest.norm())
             smallest = self.solve(smallest)
             smallest = smallest / (bottom := smallest.norm())
         return float(top * bottom)
 
 
-def _low_rank(square: Tensor, rank: int) -> Tensor | None:
-    """L with L L^T = G by pivoted Cholesky; None where the rank exceeds what was promised."""
-    lower, pivots, found, _ = lapack.dpstrf(square.numpy(), lower=1)
-    if found > rank:
+def _low_rank(gram: Tensor, width: int, rank: int, scale: float) -> Tensor | None:
+    """R with R^T R = scale G by pivoted Cholesky; None where G is not of the promised rank or not
+    positive semidefinite.
+    """
+    found = pivoted.factor(gram, width, rank)
+    if found is None:
         return None
-    L = torch.zeros((len(square), found), dtype=torch.float64)
-    L[torch.from_numpy(pivots.astype("int64") - 1)] = torch.from_numpy(lower)[:, :found].tril()
-    return L
-
-
-@dataclass(frozen=True, eq=False)
-class Path:
-    """All ridges of one G from one eigendecomposition; a further gamma costs one product."""
-
-    values: Tensor
-    vectors: Tensor
-    rotated: Tensor
-    """V^T C."""
-
-    @classmethod
-    def of(cls, gram: Tensor, width: int, right: Tensor) -> Path:
-        """Decompose G (packed, real units) for a right-hand side."""
-        check_finite(gram[:, None], "the Gram matrix")
-        values, vectors = torch.linalg.eigh(packed.unpack(gram, width))
-        return cls(values, vectors, vectors.T @ right)
-
-    def solve(self, gamma: float) -> Tensor:
-        """(G + gamma I)^-1 C."""
-        gamma_value(gamma, self.values)
-        lowest = float(self.values[0])
-        if lowest + gamma <= 0:
-            raise NumericalError(
-                f"G + gamma I is not positive with gamma = {gamma:g}: the smallest eigenvalue of "
-                f"G is {lowest:g}. {_WHY_NOT_POSITIVE}"
-            )
-        return self.vectors @ (self.rotated / (self.values + gamma)[:, None])
-
-    def residuals(self, gammas: Sequence[float]) -> list[float]:
-        """|| C - G W(gamma) ||, without forming W."""
-        return [float((self.rotated * (g / (self.values + g))[:, None]).norm()) for g in gammas]
+    R = found[0]
+    probe = torch.ones((width, 1), dtype=torch.float64)
+    probe[1::2] = -0.5
+    product = packed.times(gram, width, probe)
+    if float((R.T @ (R @ probe) - product).norm()) > 1e-9 * packed.norm(gram, width):
+        return None
+    return R * math.sqrt(scale)
 
 
 def as_gram(square: Array) -> Tensor:
     """A full symmetric matrix as the packed form the solver takes."""
-    return packed.pack(as_tensor(square).double())
+    return packed.pack(as_tensor(square), torch.float64)

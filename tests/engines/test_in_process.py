@@ -56,10 +56,10 @@ def test_answers_come_one_at_a_time() -> None:
 
 def test_a_rows_features_do_not_depend_on_its_company() -> None:
     made = engine("stsa", "first_stage.kind=none")
-    from fcil.features import frozen_network
+    from fcil.features import frozen_sources
 
     state = made.method.start(made.world)
-    network = frozen_network(made.world, state["network"], state["frozen"])
+    network = frozen_sources(made.world, state["extractor"], state["frozen"]).network
     images, labels = made.source.images, made.source.labels
     everything = torch.arange(len(images))
     together = ImageSource(images, labels).features(network, everything, everything)
@@ -105,14 +105,14 @@ def test_old_sources_are_let_go() -> None:
 
 def test_a_network_that_overflows_is_named_by_layer_and_batch() -> None:
     from fcil.errors import NumericalError
-    from fcil.features import frozen_network
+    from fcil.features import frozen_sources
 
     made = engine("stsa", "first_stage.kind=none")
     state = made.method.start(made.world)
-    broken = {name: t.clone() for name, t in state["network"].items()}
+    broken = {name: t.clone() for name, t in state["extractor"].items()}
     last = [name for name in broken if broken[name].ndim == 4][-1]
     broken[last][0, 0, 0, 0] = float("nan")
-    network = frozen_network(made.world, broken, "broken")
+    network = frozen_sources(made.world, broken, "broken").network
     rows = torch.arange(len(made.source.images))
     with pytest.raises(NumericalError, match=r"Batch 1 of \d+: .*layer 3") as raised:
         made.source.features(network, rows, rows)

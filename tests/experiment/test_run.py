@@ -360,3 +360,22 @@ def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match="damaged"):
         checkpoint.load(tmp_path, torch.device("cpu"))
+
+
+def test_runs_that_begin_alike_share_their_first_stage(tmp_path: Path) -> None:
+    made = make("method.projection=100")
+    alone = run(made, device="cpu")
+    trained = run(made, device="cpu", shared=tmp_path)
+    taken = run(made, device="cpu", shared=tmp_path)
+    assert alone.outcome() == trained.outcome() == taken.outcome()
+    assert (trained.first_stage_of, taken.first_stage_of) == ("", trained.started)
+    assert taken.seconds["first_stage"] == trained.seconds["first_stage"]
+    # Another method, another reading of the network: the same first stage.
+    other = make("method.units=5", "features.views=['plain','mirror']", method="stsa-e")
+    assert run(other, device="cpu", shared=tmp_path).first_stage_of == trained.started
+    assert run(other, device="cpu").outcome() == run(other, device="cpu", shared=tmp_path).outcome()
+    # Whatever decides the first stage makes it another one.
+    for change in ("seed=1", "first_stage.lr=0.04", "clients.beta=0.4", "clients.count=2"):
+        assert run(make(change), device="cpu", shared=tmp_path).first_stage_of == ""
+    # A method that shares nothing is left alone.
+    assert run(make(method="fedavg"), device="cpu", shared=tmp_path).first_stage_of == ""

@@ -171,8 +171,8 @@ def test_statistics_methods_train_nothing_after_the_first_task() -> None:
             assert task == 0 or ask.stage == "statistics"
             state = bench.method.absorb(bench.world, state, ask, iter(bench.answers(ask)))
         if task == 0:
-            frozen = {k: t.clone() for k, t in state["network"].items()}
-        assert same(frozen, dict(state["network"]))
+            frozen = {k: t.clone() for k, t in state["extractor"].items()}
+        assert same(frozen, dict(state["extractor"]))
         assert bench.method.report(bench.world, state).get("gradient_steps") == (
             state["steps"] if task == 0 else 0
         )
@@ -180,12 +180,13 @@ def test_statistics_methods_train_nothing_after_the_first_task() -> None:
 
 def test_head_equals_one_shot_ridge_on_pooled_features() -> None:
     from fcil import ridge
-    from fcil.features import FeatureMap, frozen_network
+    from fcil.features import FeatureMap, frozen_sources
     from fcil.stats.extent import Reach
 
     bench = Bench("stsa", "method.gamma=2.5")
     state = bench.play(5)
-    network = frozen_network(bench.world, state["network"], state["frozen"])
+    network = frozen_sources(bench.world, state["extractor"], state["frozen"]).network
+    assert network is not None
     phi = FeatureMap.on_grid(network.fingerprint, network.width, 100, 0, 8, Reach(*state["reach"]))
     everything = shard(bench.train, list(range(len(bench.train))))
     X = phi(everything.features(network)).real()

@@ -95,3 +95,37 @@ def test_altered_widths_are_refused_or_fit(widths: list[int], data: int) -> None
 def test_a_promise_of_very_many_integers_allocates_nothing() -> None:
     with pytest.raises(DataError):
         bits.unpack(bits.pack(torch.arange(3)), 10**15)
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(SIGNED, max_size=300))
+def test_an_outline_is_the_message_without_its_data(values: list[int]) -> None:
+    tensor = torch.tensor(values, dtype=torch.int64)
+    parts, outline = bits.pack(tensor), bits.outline(tensor)
+    assert parts.keys() == outline.keys()
+    for name, part in parts.items():
+        assert outline[name].shape == part.shape and outline[name].dtype == part.dtype
+        assert name == "data" or torch.equal(outline[name], part)
+    assert outline["data"].is_meta
+    assert bits.size(tensor) == sum(len(part) for part in parts.values())
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 256, 1000])
+@pytest.mark.parametrize("low", [0, -(2**50)])
+def test_float64_integers_are_packed_as_they_are(length: int, low: int) -> None:
+    values = torch.from_numpy(np.random.default_rng(length).integers(low, 2**50, length))
+    values[::3] //= 2**45  # blocks of many widths
+    before = values.double()
+    parts = bits.pack(before)
+    assert torch.equal(bits.unpack(parts, length), values)
+    assert torch.equal(before, values.double())
+
+
+@pytest.mark.parametrize("run", [1, 3, 65536])
+@pytest.mark.parametrize("length", [128 * 7, 128 * 7 + 1, 128 * 7 - 1])
+def test_runs_of_blocks(run: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bits, "_RUN", run)
+    values = torch.arange(length) % 1000 - 300
+    parts = bits.pack(values)
+    assert len(parts["data"]) == len(bits.outline(values)["data"])
+    assert torch.equal(bits.unpack(parts, length), values)

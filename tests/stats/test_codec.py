@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from fcil.errors import DataError, NotExact, Refused, UsageError
-from fcil.stats import packed
+from fcil.stats import bits, packed
 from fcil.stats.codec import ENCODINGS, Message, decode, encode, from_message, to_message
 from fcil.stats.extent import Extent
 from fcil.stats.features import Features
@@ -272,6 +272,70 @@ def test_the_factor_is_refused_where_it_would_not_pay_or_not_be_exact() -> None:
     assert decode(encode(large)).hash == large.hash
 
 
+def with_class_structure(rows: int, width: int, seed: int = 0) -> Moments:
+    """Features that are near the mean of their class, as networks give."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([0, 2, 3, 1000], rows)
+    means = rng.integers(40, 200, (1001, width))
+    values = np.clip(means[labels] + rng.integers(-12, 13, (rows, width)), 0, 255)
+    return Moments.of(Features(torch.from_numpy(values).to(torch.uint8), Grid(8), "map"), labels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(0, 60),
+    width=st.integers(1, 40),
+    gone=st.integers(0, 60),
+    declared=st.booleans(),
+    encoding=st.sampled_from(["exact", "auto"]),
+    seed=st.integers(0, 99),
+)
+def test_what_class_sums_predict_comes_back_exactly(
+    rows: int, width: int, gone: int, declared: bool, encoding: str, seed: int
+) -> None:
+    value = with_class_structure(rows, width, seed) - with_class_structure(gone, width, seed + 1)
+    if declared:
+        value = value.on([*value.present().classes, 5000])
+    again = decode(encode(value, encoding))
+    assert again == value and again.hash == value.hash and again.exact
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_predicting_from_class_sums_saves_what_they_say(sign: int) -> None:
+    value = with_class_structure(300, 200)
+    if sign < 0:  # less than nothing: these counts are not those of rows
+        value = value - value - value
+    message = to_message(value, "exact")
+    assert ("predicted" in message.tensors) == (sign > 0)
+    assert from_message(message) == value
+    if sign > 0:
+        assert message.tensors["gram.data"].numel() < 0.65 * bits.size(value.gram)
+
+
+def test_no_prediction_where_it_would_cost_more() -> None:
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(rng.integers(-127, 128, (50, 100))).to(torch.int16)
+    value = Moments.of(Features(values, Grid(8, 0, True), "map"), np.arange(50))  # a class a row
+    flipped = Moments.of(Features(-values, Grid(8, 0, True), "map"), np.arange(50))
+    total = value + flipped  # class sums are zero and say nothing
+    message = to_message(total, "exact")
+    assert "predicted" not in message.tensors and from_message(message) == total
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=VALUES, encoding=st.sampled_from(ENCODINGS))
+def test_an_outline_has_the_names_types_and_shapes_of_the_message(
+    value: Any, encoding: str
+) -> None:
+    if isinstance(value, Extent) or attempt(value, encoding) is None:
+        return
+    meta, parts = value.to_parts(encoding)
+    same_meta, outline = value.to_parts(encoding, outline=True)
+    assert same_meta == meta
+    described = [{n: (t.dtype, t.shape) for n, t in each.items()} for each in (parts, outline)]
+    assert described[0] == described[1]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 40])
 @pytest.mark.parametrize("grid", [Grid(8), Grid(16), Grid(16, 0, True)])
 def test_packed_takes_four_bytes_an_entry_where_they_hold_it_and_eight_elsewhere(
@@ -310,6 +374,7 @@ def test_unit_sums_have_fewer_encodings(encoding: str) -> None:
 def originals() -> list[tuple[str, Message]]:
     values = {
         "moments": (moments(9, 12), ENCODINGS),
+        "predicted": (with_class_structure(30, 12), ("exact",)),
         "few": (moments(3, 12), ("factor",)),
         "real": (moments(9, 4, Grid()), ("packed",)),
         "units": (unit_sums(9, 5), ("exact", "full")),
@@ -458,9 +523,24 @@ def bare(metadata: str) -> bytes:
     return safetensors.torch.save({"a": torch.zeros(1)}, {"fcil": metadata})
 
 
+def predicted(shift: torch.Tensor, **parts: torch.Tensor) -> bytes:
+    return altered(with_class_structure(40, 12), "exact", {"predicted": shift, **parts})
+
+
 NESTED = b"[" * 200_000
 INFINITE = float("inf")
 CRASHES: dict[str, Callable[[], bytes]] = {
+    "predicted from two shifts": lambda: predicted(torch.tensor([3, 4], dtype=torch.int8)),
+    "predicted from no shift": lambda: predicted(torch.zeros(0, dtype=torch.int8)),
+    "predicted from a text of bytes": lambda: predicted(torch.zeros((1, 2), dtype=torch.int8)),
+    "predicted past float64": lambda: predicted(torch.tensor([60], dtype=torch.int8)),
+    "predicted beyond all": lambda: predicted(torch.tensor([127], dtype=torch.int8)),
+    "predicted from counts of others": lambda: predicted(
+        torch.tensor([3], dtype=torch.int8), counts=torch.ones(2, dtype=torch.int64)
+    ),
+    "predicted from negative counts": lambda: predicted(
+        torch.tensor([3], dtype=torch.int8), counts=torch.full((4,), -1)
+    ),
     "metadata is a list": lambda: bare("[]"),
     "kind is a list": lambda: bare('{"schema": 1, "kind": []}'),
     "header nested deep": lambda: len(NESTED).to_bytes(8, "little") + NESTED,

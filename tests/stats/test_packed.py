@@ -147,3 +147,75 @@ def test_the_exact_range_ends_at_two_to_the_53(place: int) -> None:
     assert not packed.within_exact_range(packed.pack(A), 3)
     A[place, place] = torch.nan
     assert not packed.within_exact_range(packed.pack(A), 3)
+
+
+LEAVES = pytest.mark.parametrize(("width", "leaf"), [(1, 320), (2, 1), (37, 1), (38, 5), (700, 90)])
+
+
+def positive(width: int) -> torch.Tensor:
+    X = torch.from_numpy(np.random.default_rng(width).normal(size=(2 * width + 3, width)))
+    return X.T @ X
+
+
+@LEAVES
+def test_everything_holds_for_any_tiling(
+    width: int, leaf: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_LEAF", leaf)
+    A = symmetric(width)
+    vector = packed.pack(A)
+    assert torch.equal(packed.unpack(vector, width), A)
+    right = torch.from_numpy(np.random.default_rng(2).normal(size=(width, 3)))
+    np.testing.assert_allclose(packed.times(vector, width, right), A @ right, rtol=0, atol=1e-10)
+    index = torch.from_numpy(np.random.default_rng(3).integers(0, width, 9))
+    assert torch.equal(packed.rows_of(vector, width, index), A[index])
+    packed.add_diagonal_(vector, width, 2.5)
+    moved = A.clone()
+    moved.diagonal().add_(2.5)
+    assert torch.equal(packed.unpack(vector, width), moved)
+
+
+@LEAVES
+def test_the_cholesky_factor_is_the_one_of_the_full_matrix(
+    width: int, leaf: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_LEAF", leaf)
+    A = positive(width)
+    made = packed.pack(A)
+    assert packed.cholesky_(made, width) == 0
+    L = np.linalg.cholesky(A.numpy())
+    h = (width + 1) // 2
+    whole = packed.unpack(made, width).numpy()
+    scale = np.abs(L).max()
+    np.testing.assert_allclose(np.tril(whole[:h, :h]), L[:h, :h], rtol=0, atol=1e-12 * scale)
+    np.testing.assert_allclose(whole[h:, :h], L[h:, :h], rtol=0, atol=1e-12 * scale)
+    np.testing.assert_allclose(np.tril(whole[h:, h:]), L[h:, h:], rtol=0, atol=1e-12 * scale)
+    right = torch.from_numpy(np.random.default_rng(2).normal(size=(width, 4)))
+    before = right.clone()
+    found = packed.cholesky_solve(made, width, right)
+    assert torch.equal(right, before)
+    expected = np.linalg.solve(A.numpy(), right.numpy())
+    assert np.linalg.norm(found.numpy() - expected) <= 1e-10 * np.linalg.norm(expected)
+
+
+def test_a_matrix_that_is_not_positive_says_where() -> None:
+    for place in range(8):
+        A = torch.eye(8, dtype=torch.float64)
+        A[place, place] = 0
+        assert packed.cholesky_(packed.pack(A), 8) == place + 1
+
+
+def test_other_types_are_taken_and_given_without_a_copy_of_the_square() -> None:
+    A = symmetric(33)
+    vector = packed.pack(A.float(), torch.float64)
+    assert vector.dtype == torch.float64
+    assert torch.equal(packed.unpack(vector, 33), A.float().double())
+    assert torch.equal(packed.unpack(packed.pack(A), 33, torch.float32), A.float())
+
+
+def test_numbers_that_are_not_finite_stay_where_they_are() -> None:
+    for place in range(6):
+        A = symmetric(6)
+        A[place, 2] = A[2, place] = torch.inf
+        back = packed.unpack(packed.pack(A), 6)
+        assert torch.equal(back, A)

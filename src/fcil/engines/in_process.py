@@ -75,7 +75,7 @@ class InProcess:
         for client in asked:
             self.traffic.add(ask, client, down=self._sent(ask, client))
         for client, upload in self._answers(ask, asked):
-            message = codec.to_message(upload, self.world.settings.upload.encoding)
+            message = codec.outlined(upload, self.world.settings.upload.encoding)
             self.traffic.add(ask, client, up=message.size)
             lossy = message.meta.get("encoding") in gram_codec.LOSSY
             yield client, codec.from_message(message) if lossy else upload

@@ -1,10 +1,13 @@
 """Recipes: complete settings by name. A variant takes its base and changes a line or two.
 
-| family           | what                                                                        |
-|------------------|-----------------------------------------------------------------------------|
+| family           | what                                                                         |
+|------------------|------------------------------------------------------------------------------|
 | `digits-`        | the demo: four methods on data that ship with scikit-learn, in seconds       |
 | `published-`     | ResNet-18 cells of the paper's Tables 1 and 4 and its ablations, as stated   |
-| `published-code-`| the same cells with the settings of the paper's public code, where it differs|
+| `published-code-`| the same cells with the settings of the paper's code, where it differs       |
+| `best-`          | the most that the paper's own width, M = 5000, gives on its network          |
+| `wide-`          | the most at all: the network read without a random layer, patches beside it  |
+| `patches-`       | patches alone: nothing is trained; `patches-cpu` is made for two cores       |
 
 The paper is arXiv 2506.01327. A family is a function that yields its entries; a new one is
 written beside these and named in `FAMILIES`. `data.root` is the user's to give.
@@ -140,6 +143,36 @@ def published_code() -> Iterator[Entry]:
     yield from _large_first_task("published-code", how, cifar100, methods)
 
 
+def best() -> Iterator[Entry]:
+    """The paper's network, width and budget of rounds; a better first stage and reading.
+
+    Rotation labels and strong augmentation in the first stage; all four stages on a 2 x 2 grid
+    instead of the last one's mean; each image and its mirror image averaged; gamma chosen by the
+    data; exact sums.
+    """
+    how = "M = 5000, the most the paper's width gives"
+    yield from _ladder("best", how, _best(_cifar100()))
+    yield from _sweeps("best", _best(_cifar100()), widths=(0, 1250, 2500, 5000, 10000))
+    yield from _by_bits("best", _best(_cifar100()))
+
+
+def wide() -> Iterator[Entry]:
+    """The same network, read without a random layer, and 1024 patch filters beside it."""
+    how = "the network's stages beside patches"
+    yield from _ladder("wide", how, _wide(_cifar100()))
+    yield from _sweeps("wide", _wide(_cifar100()))
+    yield from _by_bits("wide", _wide(_cifar100()))
+
+
+def patches() -> Iterator[Entry]:
+    """No gradient step anywhere: patches of two public photographs are the whole network."""
+    yield from _ladder("patches", "2048 patch filters, nothing trained", _patches(_cifar100()))
+    yield from _by_bits("patches", _patches(_cifar100()))
+    small = changed(_stsa(_patches(_cifar100())), {**_BY_DATA, "features.patches": 1024})
+    line = "STSA on CIFAR-100, 1024 patch filters, nothing trained: minutes on two cores"
+    yield Entry("patches-cpu", line, small)
+
+
 def _cifar100() -> Tree:
     """CIFAR-100 at beta 0.5. A constant rate is what the paper's text implies here."""
     return {
@@ -242,6 +275,81 @@ def _large_first_task(
         yield Entry(name, line, _larger(of(base)))
 
 
+_BY_DATA: Tree = {"method.gamma": "auto", "upload.encoding": "auto"}
+_UNBIASED: Tree = {"method.count": "holders"}
+
+
+def _best(base: Tree) -> Tree:
+    stage = {"first_stage.rotation": True, "first_stage.augment": "strong"}
+    reading = {"features.layers": [1, 2, 3, 4], "features.pool": 2}
+    views = {"features.views": ["plain", "mirror"], "features.bits": 8}
+    return changed(base, {**stage, **reading, **views})
+
+
+def _wide(base: Tree) -> Tree:
+    return changed(_best(base), {"features.patches": 1024})
+
+
+def _patches(base: Tree) -> Tree:
+    reading = {"features.views": ["plain", "mirror"], "features.bits": 8}
+    return changed(base, {"first_stage.kind": "none", **reading, "features.patches": 2048})
+
+
+def _by_data(base: Tree, method: str) -> Tree:
+    """A method with what holds for `best`, `wide` and `patches` alike."""
+    tree = changed({"stsa": _stsa, "stsa-e": _stsa_e}[method](base), _BY_DATA)
+    tree = changed(tree, _UNBIASED) if method == "stsa-e" else tree
+    wide = base["features"].get("patches", 0) > 0
+    return changed(tree, {"method.projection": 0}) if wide else tree
+
+
+def _ladder(family: str, how: str, base: Tree) -> Iterator[Entry]:
+    """Every skew and the large first task."""
+    methods = {name: lambda tree, name=name: _by_data(tree, name) for name in ("stsa", "stsa-e")}
+    yield from _cells(family, how, base, methods)
+    yield from _large_first_task(family, how, base, methods)
+
+
+def _sweeps(family: str, base: Tree, widths: tuple[int, ...] = ()) -> Iterator[Entry]:
+    """Width of the random layer, clients, dummy clients, at beta 0.5."""
+    for method in ("stsa", "stsa-e"):
+        for width in widths:
+            changes: Tree = {"method.projection": width}
+            yield _variant(family, base, method, f"m{width}", f"M = {width}", changes)
+    for clients, units in _CLIENTS:
+        count: Tree = {"clients.count": clients}
+        yield _variant(family, base, "stsa", f"k{clients}", f"K = {clients}", count)
+        what = f"K = {clients}, K_D = {units}"
+        both = {**count, "method.units": units}
+        yield _variant(family, base, "stsa-e", f"k{clients}-kd{units}", what, both)
+    for units in _UNITS:
+        # Three units or fewer leave none to hold out.
+        gamma: Tree = {} if units >= 5 else {"method.gamma": "0.003r"}
+        measured = {"method.units": units, "method.measure_error": True, **gamma}
+        yield _variant(family, base, "stsa-e", f"kd{units}", f"K_D = {units}", measured)
+    counted: Tree = {"method.count": "all", "method.measure_error": True}
+    yield _variant(family, base, "stsa-e", "all", "all units counted, as published", counted)
+
+
+def _by_bits(family: str, base: Tree) -> Iterator[Entry]:
+    """Real numbers, and integers of some sizes."""
+    for bits in (0, 4, 6, 8, 9, 10, 12):
+        changes: Tree = {"features.bits": bits}
+        what = f"features of {bits} bits" if bits else "features as real numbers"
+        yield _variant(family, base, "stsa", f"bits{bits}", what, changes)
+
+
+def _variant(family: str, base: Tree, method: str, suffix: str, what: str, changes: Tree) -> Entry:
+    line = f"{_TITLES[method]} on CIFAR-100, as `{family}`, beta 0.5, {what}: ablation"
+    tree = changed(_by_data(base, method), changes)
+    return Entry(f"{family}-cifar100-{method}-{suffix}", line, tree)
+
+
+_CLIENTS = ((5, 50), (10, 25), (25, 10), (50, 5), (100, 5))
+"""K, and K_D with it."""
+_UNITS = (1, 2, 5, 10, 25, 50)
+
+
 def _ablations() -> Iterator[Entry]:
     """Figures 5 and 6 on CIFAR-100 at beta 0.5: width M, clients K, dummy clients K_D."""
 
@@ -253,14 +361,17 @@ def _ablations() -> Iterator[Entry]:
     for method in ("stsa", "stsa-e"):
         for width in (0, 1250, 2500, 5000, 10000):  # 0: the network's own 512, no random layer
             yield entry(method, f"m{width}", f"M = {width}", {"method.projection": width})
-    for clients, units in ((5, 50), (10, 25), (25, 10), (50, 5)):
+    for clients, units in _CLIENTS:
         count = {"clients.count": clients}
         yield entry("stsa", f"k{clients}", f"K = {clients}", count)
         what = f"K = {clients}, K_D = {units}"
         both = {**count, "method.units": units}
         yield entry("stsa-e", f"k{clients}-kd{units}", what, both)
-    for units in (1, 2, 5, 10, 25, 50):
-        yield entry("stsa-e", f"kd{units}", f"K_D = {units}", {"method.units": units})
+    for units in _UNITS:
+        measured = {"method.units": units, "method.measure_error": True}
+        yield entry("stsa-e", f"kd{units}", f"K_D = {units}", measured)
+    unbiased = {"method.count": "holders", "method.measure_error": True}
+    yield entry("stsa-e", "holders", "units that hold the class counted", unbiased)
 
 
 _TITLES = {
@@ -272,5 +383,12 @@ _TITLES = {
     "tiny-imagenet": "Tiny-ImageNet",
 }
 
-FAMILIES: tuple[Callable[[], Iterator[Entry]], ...] = (digits, published, published_code)
+FAMILIES: tuple[Callable[[], Iterator[Entry]], ...] = (
+    digits,
+    published,
+    published_code,
+    best,
+    wide,
+    patches,
+)
 """Where recipes come from, in the order in which they are listed."""

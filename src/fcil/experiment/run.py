@@ -23,9 +23,9 @@ from fcil import metrics, registry
 from fcil.data.dataset import Dataset
 from fcil.engines.in_process import InProcess, Traffic
 from fcil.errors import Interrupted, Refused, UsageError
-from fcil.experiment import checkpoint
+from fcil.experiment import checkpoint, first_stages
 from fcil.experiment.plan import plan
-from fcil.protocol import Ask, DataSpec, Method, State, World
+from fcil.protocol import Ask, DataSpec, Method, SharesFirstStage, State, World
 from fcil.record import FILE, Record
 from fcil.settings import Settings
 from fcil.shards import ImageSource, Rows
@@ -73,6 +73,7 @@ class Progress:
     seconds: dict[str, float] = field(default_factory=dict)
     started: str = ""
     asks: int = 0
+    first_stage: str = ""
 
 
 def run(
@@ -85,14 +86,17 @@ def run(
     listener: Listener | None = None,
     dataset: Dataset | None = None,
     checkpoint_every: float = 30.0,
+    shared: Path | None = None,
 ) -> Record:
     """Carry out a run and write its record into `out`.
 
-    Checkpoints go there too: after every task, and inside one when `checkpoint_every` seconds
-    have passed. With `resume` a run goes on from the last; the outcome is the same bit for bit.
+    Checkpoints go there too, when `checkpoint_every` seconds have passed and when stopped. With
+    `resume` a run goes on from the last; the outcome is the same bit for bit.
+    `shared` is a folder in which first stages are kept for runs that begin alike.
     """
+    options = (device, listener, dataset, checkpoint_every, shared)
     if out is None:
-        return _Run(settings, recipe, None, device, listener, dataset, checkpoint_every).finish()
+        return _Run(settings, recipe, None, *options).finish()
     with checkpoint.locked(out):
         if (out / FILE).exists():
             found = Record.read(out)
@@ -103,7 +107,7 @@ def run(
                 f"{out} already holds a finished run. Give this one its own folder with --out, "
                 "delete that folder, or add --resume to see its record."
             )
-        going = _Run(settings, recipe, out, device, listener, dataset, checkpoint_every)
+        going = _Run(settings, recipe, out, *options)
         saved = checkpoint.load(out, going.world.device)
         if saved is not None and not resume:
             raise Refused(
@@ -126,6 +130,7 @@ class _Run:
         listener: Listener | None,
         dataset: Dataset | None,
         checkpoint_every: float,
+        shared: Path | None = None,
     ) -> None:
         self.settings, self.recipe, self.out = settings, recipe, out
         self.config = settings.complete()
@@ -151,6 +156,8 @@ class _Run:
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         )
         self.state: State | None = None
+        self.shared = shared
+        self._offered = False
         self._marked: dict[str, Any] | None = None
         self._saved = time.monotonic()
 
@@ -178,7 +185,7 @@ class _Run:
     def _tasks(self) -> None:
         world, progress = self.world, self.progress
         if self.state is None:
-            self.state = self.method.start(world)
+            self.state = self._adopted(self.method.start(world))
         total = sum(self.method.asks(world, task) for task in range(len(world.tasks)))
         while progress.task < len(world.tasks):
             task = progress.task
@@ -188,11 +195,11 @@ class _Run:
                         world, self.state, ask, self.engine.exchange(ask)
                     )
                 progress.asks += 1
+                self._offer(ask)
                 self._mark()
                 if self.listener:
                     self.listener(progress.asks, total, f"task {task + 1}: {ask.stage}")
-                if time.monotonic() - self._saved >= self.checkpoint_every:
-                    self._save()
+                self._save_sometimes()
             with self.clock("evaluate"):
                 row, overall = self._evaluate(task)
             progress.matrix.append(row)
@@ -200,7 +207,40 @@ class _Run:
             progress.reports.append(dict(self.method.report(world, self.state)))
             progress.task += 1
             self._mark()
-            self._save()
+            self._save_sometimes()
+
+    def _adopted(self, state: State) -> State:
+        """The starting state, its first stage over where one that begins alike is kept."""
+        if self.shared is None or not isinstance(self.method, SharesFirstStage):
+            return state
+        named = first_stages.name(self.world, self.plan)
+        kept = first_stages.load(self.shared, named, self.world.device)
+        if kept is None:
+            return state
+        self.clock.seconds["first_stage"] = kept.seconds
+        self.engine.traffic.first_up, self.engine.traffic.first_down = kept.up, kept.down
+        self.progress.first_stage, self._offered = kept.started, True
+        return self.method.adopt(self.world, state, kept.trained)
+
+    def _offer(self, ask: Ask) -> None:
+        """Keep the first stage once it is over."""
+        if self.shared is None or self._offered or not ask.first_stage:
+            return
+        assert self.state is not None
+        if not isinstance(self.method, SharesFirstStage):
+            return
+        trained = self.method.trained(self.world, self.state)
+        if trained is None:
+            return
+        stage = first_stages.FirstStage(
+            dict(trained),
+            self.engine.traffic.first_up,
+            self.engine.traffic.first_down,
+            self.clock.seconds["first_stage"],
+            self.progress.started,
+        )
+        first_stages.save(self.shared, first_stages.name(self.world, self.plan), stage)
+        self._offered = True
 
     def _evaluate(self, task: int) -> tuple[list[float | None], float | None]:
         """Accuracy in percent on each task's test images so far, and over all of them."""
@@ -227,6 +267,10 @@ class _Run:
             "state": self.state,
             "engine": self.engine.tree(),
         }
+
+    def _save_sometimes(self) -> None:
+        if time.monotonic() - self._saved >= self.checkpoint_every:
+            self._save()
 
     def _save(self) -> None:
         """Write the last marked state."""
@@ -270,6 +314,7 @@ class _Run:
             solver=[r["solver"] for r in reports if "solver" in r],
             notes=reports[-1].get("notes", []),
             estimate_error=errors[-1] if errors else None,
+            first_stage_of=progress.first_stage,
         )
 
 

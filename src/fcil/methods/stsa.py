@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from fcil import held_out, seeds
 from fcil.methods.parts import closed_form
 from fcil.methods.parts.folding import folded
 from fcil.protocol import Ask, Memory, Mergeable, Predictor, Shard, State, World
 from fcil.stats.moments import Moments
+from fcil.stats.with_fold import MomentsWithFold
 
 
 @final
@@ -28,7 +30,7 @@ class Stsa:
 
     def start(self, world: World) -> State:
         """An untrained network and no statistics."""
-        return closed_form.start(world)
+        return closed_form.start(world, self.config)
 
     def asks(self, world: World, task: int) -> int:
         """How many asks a task takes."""
@@ -46,7 +48,11 @@ class Stsa:
         if shared is not None:
             return shared, memory
         phi = closed_form.phi(world, ask, shard)
-        return Moments.of(phi, shard.labels, ask.values["classes"]), memory
+        if not self.config.chooses:
+            return Moments.of(phi, shard.labels, ask.values["classes"]), memory
+        rng = seeds.generator(world.seed, "units", ask.task, client)
+        slots = held_out.slots(shard.labels, self.config.gamma_fold, rng)
+        return MomentsWithFold.of(phi, shard.labels, slots, ask.values["classes"]), memory
 
     def answers(
         self, world: World, ask: Ask, shards: Mapping[int, Shard]
@@ -54,16 +60,34 @@ class Stsa:
         """Several clients' training at once."""
         return closed_form.answers(world, ask, shards)
 
+    def trained(self, world: World, state: State) -> State | None:
+        """The network of the first stage, once it is frozen."""
+        return closed_form.trained(world, state)
+
+    def adopt(self, world: World, state: State, trained: State) -> State:
+        """Start from a network that another run trained in the same way."""
+        return closed_form.adopt(world, state, trained)
+
     def absorb(
         self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]
     ) -> State:
         """Add the uploads to the total and solve."""
         if ask.stage != "statistics":
             return closed_form.absorb(world, state, ask, uploads)
-        total = folded(uploads, Moments, state["total"])
+        total, fold = self._sums(state, uploads)
         return closed_form.solved(
-            world, self.config, state, total, hash=total.hash, exact=total.exact
+            world, self.config, state, total, fold, hash=total.hash, exact=total.exact
         )
+
+    def _sums(
+        self, state: State, uploads: Iterator[tuple[int, Mergeable]]
+    ) -> tuple[Moments, Moments | None]:
+        """The moments of all rows so far, and of those held out where some are."""
+        if not self.config.chooses:
+            return folded(uploads, Moments, state["total"]), None
+        before = state["total"] and MomentsWithFold(state["total"], state["fold"])
+        both = folded(uploads, MomentsWithFold, before)
+        return both.total, both.fold
 
     def predictor(self, world: World, state: State) -> Predictor:
         """The ridge head over the classes seen so far."""
@@ -71,4 +95,4 @@ class Stsa:
 
     def report(self, world: World, state: State) -> Mapping[str, Any]:
         """What the record holds of this task."""
-        return closed_form.report(state)
+        return closed_form.report(world, state)

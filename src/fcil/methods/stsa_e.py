@@ -7,12 +7,12 @@ cover this upload. See docs/methods/stsa-e.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from fcil import seeds
+from fcil import held_out, seeds
 from fcil.errors import UsageError
 from fcil.methods.parts import closed_form
 from fcil.methods.parts.folding import folded
@@ -55,7 +55,13 @@ class StsaE:
                 "stsa-e uploads none: take auto, exact, packed or full."
             )
         estimator = {"measured": 0, "exact_gram": None, "error": None}
-        return {**closed_form.start(world), **estimator, "cells": 0, "single": 0, "withheld": 0}
+        return {
+            **closed_form.start(world, self.config),
+            **estimator,
+            "cells": 0,
+            "single": 0,
+            "withheld": 0,
+        }
 
     def asks(self, world: World, task: int) -> int:
         """How many asks a task takes."""
@@ -67,7 +73,7 @@ class StsaE:
         if asked is not None or not self.config.measure_error or state["measured"] > task:
             return asked
         values = closed_form.map_values(self.config, state)
-        return Ask("exact", task, counted=False, lasting=state["network"], values=values)
+        return Ask("exact", task, counted=False, lasting=state["extractor"], values=values)
 
     def answer(
         self, world: World, ask: Ask, client: int, shard: Shard, memory: Memory
@@ -97,6 +103,14 @@ class StsaE:
         """Several clients' training at once."""
         return closed_form.answers(world, ask, shards)
 
+    def trained(self, world: World, state: State) -> State | None:
+        """The network of the first stage, once it is frozen."""
+        return closed_form.trained(world, state)
+
+    def adopt(self, world: World, state: State, trained: State) -> State:
+        """Start from a network that another run trained in the same way."""
+        return closed_form.adopt(world, state, trained)
+
     def absorb(
         self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]
     ) -> State:
@@ -106,8 +120,47 @@ class StsaE:
         if ask.stage != "statistics":
             return closed_form.absorb(world, state, ask, uploads)
         sums = folded(uploads, UnitSums)
+        total, fold = self._estimated(sums)
+        if state["total"] is not None:
+            total = state["total"] + total
+            fold = fold and state["fold"] + fold
+        hash = chain(state.get("hash", ""), sums.hash)
+        seen = {
+            "cells": state["cells"] + len(sums.counts),
+            "single": state["single"] + sums.single,
+            "withheld": state["withheld"] + sums.withheld,
+        }
+        exact = not sums.grid.real and world.settings.upload.encoding != "full"
+        return closed_form.solved(
+            world, self.config, {**state, **seen}, total, fold, hash=hash, exact=exact
+        )
+
+    def predictor(self, world: World, state: State) -> Predictor:
+        """The ridge head over the classes seen so far."""
+        return closed_form.predictor(world, self.config, state)
+
+    def report(self, world: World, state: State) -> Mapping[str, Any]:
+        """What the record holds of this task."""
+        common = closed_form.report(world, state)
+        return {
+            **common,
+            "estimate_error": state["error"],
+            "notes": [*common["notes"], *self._notes(state)],
+        }
+
+    def _estimated(self, sums: UnitSums) -> tuple[Moments, Moments | None]:
+        """The moments that a task's sums stand for, and those of the units held out."""
+        if not self.config.chooses:
+            return self._moments(sums), None
+        rest, fold = held_out.parts(sums, self.config.gamma_fold)
+        held = self._moments(fold)
+        classes, cross, counts = held_out.cells(fold).class_moments()
+        finer = replace(held, classes=classes, cross=cross, counts=counts)
+        return self._moments(rest) + held, finer
+
+    def _moments(self, sums: UnitSums) -> Moments:
         classes, cross, counts = sums.class_moments()
-        estimated = Moments(
+        return Moments(
             map=sums.map,
             grid=sums.grid,
             classes=classes,
@@ -117,30 +170,6 @@ class StsaE:
             exact=False,
             clipped=sums.clipped,
         )
-        before: Moments | None = state["total"]
-        total = estimated if before is None else before + estimated
-        hash = chain(state.get("hash", ""), sums.hash)
-        seen = {
-            "cells": state["cells"] + len(sums.counts),
-            "single": state["single"] + sums.single,
-            "withheld": state["withheld"] + sums.withheld,
-        }
-        exact = not sums.grid.real and world.settings.upload.encoding != "full"
-        return closed_form.solved(
-            world, self.config, {**state, **seen}, total, hash=hash, exact=exact
-        )
-
-    def predictor(self, world: World, state: State) -> Predictor:
-        """The ridge head over the classes seen so far."""
-        return closed_form.predictor(world, self.config, state)
-
-    def report(self, world: World, state: State) -> Mapping[str, Any]:
-        """What the record holds of this task."""
-        return {
-            **closed_form.report(state),
-            "estimate_error": state["error"],
-            "notes": self._notes(state),
-        }
 
     def _measured(self, state: State, uploads: Iterator[tuple[int, Mergeable]]) -> State:
         exact = folded(uploads, Moments, state["exact_gram"])

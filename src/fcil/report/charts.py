@@ -13,6 +13,8 @@ from fcil.report.markup import Markup, element
 Number = float | None
 
 Item = TypeVar("Item")
+Scale = Callable[[float], float]
+"""From a value to a place on the picture."""
 OUTLINES: dict[str, list[tuple[float, float]]] = {
     "square": [(-3, -3), (3, -3), (3, 3), (-3, 3)],
     "triangle": [(0, -4.2), (4, 3), (-4, 3)],
@@ -104,7 +106,7 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
 
     parts = [element("text", y_label, x=0, y=9, class_="axis")]
     for rung in rungs:
-        parts.append(element("path", d=_path([(left, y(rung)), (width, y(rung))]), class_="grid"))
+        parts.append(element("path", d=path([(left, y(rung)), (width, y(rung))]), class_="grid"))
         parts.append(
             element("text", f"{rung:g}", x=left - 7, y=y(rung) + 4, text_anchor="end", class_="n")
         )
@@ -122,22 +124,22 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
             None if low is None or high is None else (x(i), y(low), y(high))
             for i, (low, high) in enumerate(zip(line.low, line.high, strict=True))
         ]
-        for run in _runs(band):
+        for run in runs(band):
             if len(run) == 1:
                 at, below, above = run[0]
-                shape = element("path", d=_path([(at, below), (at, above)]), class_="whisker")
+                shape = element("path", d=path([(at, below), (at, above)]), class_="whisker")
             else:
                 edge = [(at, above) for at, _, above in run]
                 edge += [(at, below) for at, below, _ in reversed(run)]
-                shape = element("path", d=f"{_path(edge)}Z", class_="band")
+                shape = element("path", d=f"{path(edge)}Z", class_="band")
             parts.append(element("g", shape, class_=f"c{_colour(line.look)}"))
     for line in reversed(series):  # the first one lies on top
         points = [None if v is None else (x(i), y(v)) for i, v in enumerate(line.mean)]
-        for points_run in _runs(points):
+        for points_run in runs(points):
             parts.append(
                 element(
                     "path",
-                    d=_path(points_run),
+                    d=path(points_run),
                     class_=f"line c{_colour(line.look)}",
                     **_dash(line.look),
                 )
@@ -211,14 +213,15 @@ def _marker(look: int, x: float, y: float) -> Markup:
     if shape in ("circle", "ring"):
         return element("circle", cx=x, cy=y, r=3.4, class_=f"{colour} {shape}")
     outline = OUTLINES[shape]
-    return element("path", d=f"{_path([(x + a, y + b) for a, b in outline])}Z", class_=colour)
+    return element("path", d=f"{path([(x + a, y + b) for a, b in outline])}Z", class_=colour)
 
 
-def _path(points: Sequence[tuple[float, float]]) -> str:
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """Straight lines from point to point, as an SVG path."""
     return "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y in points)
 
 
-def _runs(items: Sequence[Item | None]) -> list[list[Item]]:
+def runs(items: Sequence[Item | None]) -> list[list[Item]]:
     """Stretches without a gap."""
     runs: list[list[Item]] = [[]]
     for item in items:

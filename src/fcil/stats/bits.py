@@ -1,6 +1,15 @@
-"""Lossless packing of integers into as few bits as each block of 128 needs."""
+"""Lossless packing of integers into as few bits as each block of 128 needs.
+
+`widths` holds the bits of each block; `data` the blocks in ascending order of width, those of one
+width in runs of at most 65,536. Of a run come the lowest byte of each number, the next byte, ...;
+last the r < 8 bits left over, of which the numbers at i, i + 16, ... i + 112 of a block share r
+bytes.
+`signed` says that negative numbers are folded in: 0, -1, 1, -2, ... became 0, 1, 2, 3, ...
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -9,35 +18,31 @@ from fcil.errors import DataError
 
 _BLOCK = 128
 _GROUP = 8
+_RUN = 65536
+"""Blocks worked on at a time, which bounds the memory beside the values and the message."""
+_ACROSS = _BLOCK // _GROUP
 
 
 def pack(values: Tensor) -> dict[str, Tensor]:
-    """Integers (any tensor type) to bytes.
+    """Integers (any tensor type) to bytes: each block takes the width of its largest value."""
+    blocks, tail = _cut(values)
+    widths, signed = _widths(blocks, tail)
+    parts = [torch.zeros(0, dtype=torch.uint8, device=values.device)]
+    for width, run in _runs(widths):
+        parts += _planes(_folded(_chosen(blocks, tail, run), width, signed), width)
+    return _message(torch.cat(parts), widths, signed)
 
-    Each block of 128 takes the width of its largest value, in whole bytes plus the bits that are
-    left over. Negative values are folded in (0, -1, 1, -2, ... become 0, 1, 2, 3, ...).
-    """
-    flat = values.flatten().to(torch.int64)
-    signed = bool((flat < 0).any())
-    if signed:
-        flat = torch.where(flat < 0, -2 * flat - 1, 2 * flat)
-    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % _BLOCK)).view(-1, _BLOCK)
-    widths = _bit_length(blocks.amax(1)) if len(blocks) else blocks.new_zeros(0)
-    parts = []
-    for width in torch.unique(widths).tolist():
-        chosen = blocks[widths == width]
-        whole = [(chosen >> (8 * byte)) & 255 for byte in range(width // 8)]
-        parts += [plane.to(torch.uint8).flatten() for plane in whole]
-        if rest := width % 8:
-            groups = ((chosen >> (width - rest)) & (2**rest - 1)).view(-1, _GROUP)
-            joined = (groups << _shifts(rest, flat.device)).sum(1)
-            parts.append(_bytes_of(joined)[:, :rest].flatten())
-    data = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8, device=flat.device)
-    return {
-        "data": data,
-        "widths": widths.to(torch.uint8),
-        "signed": torch.tensor([signed], dtype=torch.uint8),
-    }
+
+def outline(values: Tensor) -> dict[str, Tensor]:
+    """What `pack` gives, but for the data: a tensor of its length that holds nothing."""
+    widths, signed = _widths(*_cut(values))
+    length = int(widths.sum()) * _BLOCK // 8
+    return _message(torch.empty(length, dtype=torch.uint8, device="meta"), widths, signed)
+
+
+def size(values: Tensor) -> int:
+    """Bytes that `pack` makes of these integers."""
+    return sum(t.numel() for t in outline(values).values())
 
 
 def unpack(parts: dict[str, Tensor], length: int) -> Tensor:
@@ -51,43 +56,110 @@ def unpack(parts: dict[str, Tensor], length: int) -> Tensor:
         )
     values = torch.zeros((blocks, _BLOCK), dtype=torch.int64, device=data.device)
     at = 0
-    for width in torch.unique(widths).tolist():
-        where = widths == width
-        count = int(where.sum())
-        chosen = values.new_zeros((count, _BLOCK))
-        for byte in range(width // 8):
-            piece, at = data[at : at + count * _BLOCK], at + count * _BLOCK
-            chosen |= piece.view(count, _BLOCK).to(torch.int64) << (8 * byte)
-        if rest := width % 8:
-            taken = count * _BLOCK // _GROUP * rest
-            piece, at = data[at : at + taken], at + taken
-            joined = torch.zeros(
-                (count * _BLOCK // _GROUP, 8), dtype=torch.uint8, device=data.device
-            )
-            joined[:, :rest] = piece.view(-1, rest)
-            groups = (joined.view(torch.int64) >> _shifts(rest, data.device)) & (2**rest - 1)
-            chosen |= groups.view(count, _BLOCK) << (width - rest)
-        values[where] = chosen
+    for width, run in _runs(widths):
+        end = at + len(run) * width * _BLOCK // 8
+        values[run] = _joined(data[at:end], len(run), width)
+        at = end
     flat = values.flatten()[:length]
     if int(parts["signed"]):
-        flat = torch.where(flat % 2 == 1, -(flat + 1) // 2, flat // 2)
+        flat = (flat >> 1) ^ -(flat & 1)
     return flat
 
 
+def _message(data: Tensor, widths: Tensor, signed: bool) -> dict[str, Tensor]:
+    return {
+        "data": data,
+        "widths": widths.to(torch.uint8),
+        "signed": torch.tensor([signed], dtype=torch.uint8),
+    }
+
+
+def _cut(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The whole blocks, as a view, and what is left as one block filled up, or none."""
+    flat = values.flatten()
+    if flat.dtype not in (torch.float64, torch.int64, torch.int32):
+        flat = flat.to(torch.int64)
+    whole = len(flat) // _BLOCK * _BLOCK
+    tail = flat[whole:]
+    if len(tail):
+        tail = torch.nn.functional.pad(tail, (0, _BLOCK - len(tail)))
+    return flat[:whole].view(-1, _BLOCK), tail.view(-1, _BLOCK)
+
+
+def _widths(blocks: Tensor, tail: Tensor) -> tuple[Tensor, bool]:
+    """Bits for each block, and whether any value is negative."""
+    low, high = (torch.cat(ends) for ends in zip(_ends(blocks), _ends(tail), strict=True))
+    signed = bool((low < 0).any())
+    if signed:
+        high = torch.maximum(2 * high, -2 * low - 1)
+    return _bit_length(high), signed
+
+
+def _ends(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    if not len(blocks):
+        nothing = torch.zeros(0, dtype=torch.int64, device=blocks.device)
+        return nothing, nothing
+    low, high = blocks.aminmax(dim=1)
+    return low.to(torch.int64), high.to(torch.int64)
+
+
+def _runs(widths: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Widths above 0 in ascending order, each with the places of some of its blocks."""
+    for width in torch.unique(widths).tolist():
+        if width:
+            for run in torch.split((widths == width).nonzero()[:, 0], _RUN):
+                yield width, run
+
+
+def _chosen(blocks: Tensor, tail: Tensor, run: Tensor) -> Tensor:
+    """The blocks at some places, the filled up one among them."""
+    if len(tail) and int(run[-1]) == len(blocks):
+        return torch.cat([blocks.index_select(0, run[:-1]), tail])
+    return blocks.index_select(0, run)
+
+
+def _folded(values: Tensor, width: int, signed: bool) -> Tensor:
+    """Non-negative integers in the smallest type that holds this width."""
+    whole = values.to(torch.int32 if width < 32 else torch.int64)
+    if signed:
+        sign = whole >> (31 if width < 32 else 63)
+        whole = (whole << 1).bitwise_xor_(sign)
+    return whole
+
+
+def _planes(whole: Tensor, width: int) -> list[Tensor]:
+    """The bytes of some blocks of one width."""
+    each = whole.element_size()
+    by_byte = whole.view(torch.uint8).view(-1, each)
+    parts = [by_byte[:, byte] for byte in range(width // 8)]
+    if rest := width % 8:
+        top = (whole >> (width - rest)).view(-1, _GROUP, _ACROSS)
+        joined = torch.zeros((len(top), _ACROSS), dtype=torch.int64, device=whole.device)
+        for place in range(_GROUP):
+            joined |= top[:, place].to(torch.int64) << (rest * place)
+        parts.append(joined.view(torch.uint8).view(-1, 8)[:, :rest].flatten())
+    return parts
+
+
+def _joined(data: Tensor, count: int, width: int) -> Tensor:
+    """Some blocks of one width from their bytes."""
+    values = torch.zeros((count, _BLOCK), dtype=torch.int64, device=data.device)
+    by_byte = values.view(torch.uint8).view(-1, 8)
+    for byte in range(width // 8):
+        by_byte[:, byte] = data[byte * count * _BLOCK : (byte + 1) * count * _BLOCK]
+    if rest := width % 8:
+        left = torch.zeros((count * _ACROSS, 8), dtype=torch.uint8, device=data.device)
+        left[:, :rest] = data[width // 8 * count * _BLOCK :].view(-1, rest)
+        joined = left.view(torch.int64).view(count, _ACROSS)
+        top = values.view(count, _GROUP, _ACROSS)
+        for place in range(_GROUP):
+            top[:, place] |= ((joined >> (rest * place)) & (2**rest - 1)) << (width - rest)
+    return values
+
+
 def _bit_length(values: Tensor) -> Tensor:
-    """Bits needed for each non-negative integer, by doubling comparison (exact, unlike log2)."""
-    length = torch.zeros_like(values)
-    rest = values.clone()
-    for step in (32, 16, 8, 4, 2, 1):
-        big = rest >= 2**step
-        length += big * step
-        rest = torch.where(big, rest >> step, rest)
-    return length + (rest > 0)
-
-
-def _shifts(width: int, device: torch.device) -> Tensor:
-    return torch.arange(_GROUP, device=device) * width
-
-
-def _bytes_of(values: Tensor) -> Tensor:
-    return values.contiguous().view(torch.uint8).view(-1, 8)
+    """Bits needed for each non-negative integer."""
+    length = torch.frexp(values.double()).exponent.to(torch.int64)
+    # Past 2^53 the float may have been rounded up to the next power of two.
+    above = (values > 0) & (values >> (length - 1).clamp(min=0) == 0)
+    return length - above.to(torch.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import safetensors
 import safetensors.torch
@@ -20,6 +20,7 @@ from fcil.stats.extent import Extent
 from fcil.stats.moments import Moments
 from fcil.stats.parameters import Parameters
 from fcil.stats.unit_sums import UnitSums
+from fcil.stats.with_fold import MomentsWithFold
 
 SCHEMA = 1
 _MALFORMED = (
@@ -49,7 +50,7 @@ class Value(Protocol):
 
 
 KINDS: dict[str, type[Any]] = {
-    value.kind: value for value in (Moments, UnitSums, Parameters, Extent)
+    value.kind: value for value in (Moments, MomentsWithFold, UnitSums, Parameters, Extent)
 }
 """Values by the name their messages carry."""
 
@@ -130,11 +131,33 @@ def _place(tensor: Tensor) -> int:
     return _PLACES[tensor.dtype]
 
 
+@runtime_checkable
+class Outlined(Value, Protocol):
+    """A value that can say how large its message would be without packing it."""
+
+    outlines: bool
+    """Marks such a value; its `to_parts` takes `outline = True`, which leaves out bit-packed data
+    but for its type and length."""
+
+
 def to_message(value: Value, encoding: str = "auto") -> Message:
     """The message of a value."""
+    return _message(value, encoding)
+
+
+def outlined(value: Value, encoding: str = "auto") -> Message:
+    """A message of the same size and header as `to_message`, for counting bytes.
+
+    A lossy encoding's is the message itself.
+    """
+    options = {"outline": True} if isinstance(value, Outlined) else {}
+    return _message(value, encoding, **options)
+
+
+def _message(value: Value, encoding: str, **options: bool) -> Message:
     if encoding not in ENCODINGS:
         raise UsageError(f"There is no encoding {encoding!r}; there is {', '.join(ENCODINGS)}.")
-    meta, tensors = value.to_parts(encoding)
+    meta, tensors = value.to_parts(encoding, **options)
     return Message({"schema": SCHEMA, "kind": value.kind, **meta}, tensors)
 
 

@@ -17,11 +17,12 @@ features can be ten times the rest; a grid that reached them would be too coarse
 
 
 class Reach(NamedTuple):
-    """Ends of the grids as powers of two: of what the network gives, and of phi."""
+    """Ends of the grids as powers of two: of what the network gives, of phi, and of patches."""
 
     source: int = 0
     mapped: int = 0
     signed: bool = False
+    patches: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Extent:
     """Of phi."""
     negative: int = 0
     """Negative values of phi."""
+    patches: tuple[int, ...] = (0,) * _BINS
+    """Of the patch map."""
 
     kind = "extent"
 
@@ -43,6 +46,11 @@ class Extent:
     def of(cls, source: Tensor, mapped: Tensor) -> Self:
         """The extent of some values."""
         return cls(_counts(source), _counts(mapped), int((mapped < 0).sum()))
+
+    @classmethod
+    def of_patches(cls, values: Tensor) -> Self:
+        """The extent of what a patch map gives."""
+        return cls(patches=_counts(values))
 
     def __add__(self, other: Self) -> Self:
         return self._combine(other, 1)
@@ -52,18 +60,30 @@ class Extent:
 
     def reach(self, beyond: float = BEYOND) -> Reach:
         """The grids: the network's values all fit, of phi's at most this share does not."""
-        return Reach(_end(self.source, 0.0), _end(self.mapped, beyond), self.negative > 0)
+        return Reach(
+            _end(self.source, 0.0),
+            _end(self.mapped, beyond),
+            self.negative > 0,
+            _end(self.patches, beyond),
+        )
 
     def to_parts(self, encoding: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Plain values of a message."""
-        parts = {"source": self.source, "mapped": self.mapped, "negative": self.negative}
+        parts = {
+            "source": self.source,
+            "mapped": self.mapped,
+            "negative": self.negative,
+            "patches": self.patches,
+        }
         return parts, {"none": torch.zeros(0, dtype=torch.uint8)}
 
     @classmethod
     def from_parts(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """The value a message holds."""
         header = ExtentHeader.of(meta)
-        return cls(tuple(header.source), tuple(header.mapped), header.negative)
+        return cls(
+            tuple(header.source), tuple(header.mapped), header.negative, tuple(header.patches)
+        )
 
     def _combine(self, other: Self, sign: int) -> Self:
         def each(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -73,6 +93,7 @@ class Extent:
             each(self.source, other.source),
             each(self.mapped, other.mapped),
             self.negative + sign * other.negative,
+            each(self.patches, other.patches),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -42,6 +42,10 @@ class Features:
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
+
+    def chosen(self, rows: Tensor) -> Features:
+        """Some of the rows. What was clipped is counted with all of them, so not here."""
+        return replace(self, values=self.values[rows], clipped=0)
 
     def real(self) -> Tensor:
         """The values in their own unit, float64."""

@@ -77,3 +77,4 @@ class ExtentHeader(_Header):
     source: Bins
     mapped: Bins
     negative: Natural
+    patches: Bins

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from fcil.errors import DataError, FingerprintMismatch, UsageError
 from fcil.stats import gram_codec, packed
+from fcil.stats.digest import digest
 from fcil.stats.features import Array, Features, as_tensor
 from fcil.stats.grid import Grid
 from fcil.stats.headers import MomentsHeader
@@ -41,6 +41,7 @@ class Moments:
     """Feature values that lay outside the grid."""
 
     kind = "moments"
+    outlines = True
 
     def __post_init__(self) -> None:
         if self.exact and (self.grid.real or not packed.within_exact_range(self.gram, self.width)):
@@ -118,11 +119,11 @@ class Moments:
     def hash(self) -> str:
         """SHA-256 of what the moments say; equal on every machine for equal exact moments."""
         here = self.present()
-        digest = hashlib.sha256(f"{here.map} {here.grid} {here.width} {here.classes}".encode())
-        for tensor in (here.counts, here.cross.T, here.gram):
-            whole = tensor.to(torch.int64) if self.exact else tensor + 0.0  # no negative zero
-            digest.update(whole.contiguous().cpu().numpy().data)
-        return digest.hexdigest()
+        return digest(
+            f"{here.map} {here.grid} {here.width} {here.classes}",
+            (here.counts, here.cross.T, here.gram),
+            whole=self.exact,
+        )
 
     def present(self) -> Self:
         """The same moments without the columns of classes that have no row."""
@@ -180,9 +181,11 @@ class Moments:
         cross[:, at], counts[at] = self.cross, self.counts
         return replace(self, classes=classes, cross=cross, counts=counts)
 
-    def to_parts(self, encoding: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Plain values and tensors of a message; see `gram_codec` for the encodings."""
-        name, tensors = gram_codec.encode(self, encoding)
+    def to_parts(
+        self, encoding: str, *, outline: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Plain values and tensors of a message; see `gram_codec` for encodings and outlines."""
+        name, tensors = gram_codec.encode(self, encoding, outline=outline)
         tensors["counts"] = self.counts
         meta = {
             "map": self.map,

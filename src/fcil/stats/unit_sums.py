@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fcil.errors import DataError, Refused, UsageError
 from fcil.stats import bits, packed
+from fcil.stats.digest import digest
 from fcil.stats.features import Array, Features, as_tensor
 from fcil.stats.grid import Grid
 from fcil.stats.headers import UnitSumsHeader
@@ -46,6 +47,7 @@ class UnitSums:
     """Rows of cells that stayed below `min_cell` and were not uploaded."""
 
     kind = "unit-sums"
+    outlines = True
 
     @classmethod
     def of(
@@ -167,11 +169,11 @@ class UnitSums:
     @property
     def hash(self) -> str:
         """SHA-256 of what the sums say; equal on every machine for equal exact sums."""
-        digest = hashlib.sha256(f"{self.map} {self.grid} {self.declared}".encode())
-        sums = self.sums + 0.0 if self.grid.real else self.sums.to(torch.int64)
-        for tensor in (self.keys, self.counts, sums):
-            digest.update(tensor.contiguous().cpu().numpy().data)
-        return digest.hexdigest()
+        return digest(
+            f"{self.map} {self.grid} {self.declared}",
+            (self.keys, self.counts, self.sums),
+            whole=not self.grid.real,
+        )
 
     def part(self, contributions: set[tuple[int, int]]) -> Self:
         """The cells of some (client, task) contributions."""
@@ -202,8 +204,13 @@ class UnitSums:
         """The same value in the memory of another device."""
         return replace(self, **{n: getattr(self, n).to(device) for n in ("keys", "sums", "counts")})
 
-    def to_parts(self, encoding: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Plain values and tensors of a message; `full` is the published dense float32 form."""
+    def to_parts(
+        self, encoding: str, *, outline: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Plain values and tensors of a message; `full` is the published dense float32 form.
+
+        An outline leaves bit-packed data out, of which it has the length alone.
+        """
         meta = {
             "map": self.map,
             "grid": self.grid.asdict(),
@@ -223,7 +230,8 @@ class UnitSums:
         tensors = {"keys": self.keys, "counts": self.counts}
         if self.grid.real:
             return {**meta, "encoding": "real"}, {**tensors, "sums": self.sums}
-        packed_sums = {f"sums.{name}": t for name, t in bits.pack(self.sums).items()}
+        parts = bits.outline(self.sums) if outline else bits.pack(self.sums)
+        packed_sums = {f"sums.{name}": t for name, t in parts.items()}
         return {**meta, "encoding": "exact"}, {**tensors, **packed_sums}
 
     @classmethod
