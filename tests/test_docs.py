@@ -36,7 +36,8 @@ EVERY_PAGE = pytest.mark.parametrize(
 EXAMPLE = ROOT / "examples" / "my_method.py"
 
 RECIPE = re.compile(
-    r"(?<![\w/.-])(?:published(?:-code)?-(?:cifar100|tiny-imagenet)|digits)-[a-z0-9.-]*[a-z0-9]"
+    r"(?<![\w/.-])(?:(?:published(?:-code)?|best|wide|patches)-(?:cifar100|tiny-imagenet)|digits)"
+    r"-[a-z0-9.-]*[a-z0-9]"
 )
 SHORT = re.compile(r"`(-[a-z0-9][a-z0-9.-]+)`")
 KEY = re.compile(

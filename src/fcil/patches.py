@@ -321,6 +321,7 @@ class PatchMap:
     ) -> None:
         """`arithmetic` overrides the settings; with float64 the answer is float64 too."""
         ops.check_views(features.views)
+        check_size(spec.size)
         if dictionary.channels != spec.channels:
             raise UsageError(
                 f"This patch dictionary is for images of {dictionary.channels} channels; those of "

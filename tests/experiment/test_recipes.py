@@ -207,7 +207,7 @@ BEST = {
     "features.layers": [1, 2, 3, 4],
     "features.pool": 2,
     "features.views": ["plain", "mirror"],
-    "features.bits": 8,
+    "features.bits": 10,
 }
 BY_DATA = {"method.gamma": "auto", "upload.encoding": "auto"}
 VARIANTS: list[tuple[str, str, dict[str, Any]]] = [

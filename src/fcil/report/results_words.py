@@ -85,4 +85,4 @@ The full list, setting by setting, is in docs/methods/stsa.md and docs/methods/s
 
 RUNS = """\
 One row a run group. It is made again by `fcil run RECIPE` with each changed setting as
-`--set KEY=VALUE`, or by `fcil run` with the path of one of its records, which needs no recipe."""
+`--set key=value`, or by `fcil run` with the path of one of its records, which needs no recipe."""
