@@ -121,7 +121,31 @@ def rules_of(W: Tensor, fold: Moments, classes: Sequence[int], predict: str) -> 
     found |= {name: rule(P, Q, rows) for name, rule in RULES.items()}
     found["hard cells"] = hard(scores, fold, classes)
     found["cells"] = held_out.cell_error(scores, fold, classes)
+    for share in (0.0, 0.25, 0.5, 1.0):
+        for soft in (0.0, 0.3, 0.5):
+            name = f"cells, {share:g} of the spread, soft {soft:g}"
+            found[name] = spread(scores, fold, classes, Q, share, soft)
     return found
+
+
+def spread(
+    scores: Tensor, fold: Moments, classes: Sequence[int], Q: Tensor, share: float, soft: float
+) -> float:
+    """Share of rows that would be wrong if they lay around their cell's mean as normally as rows
+    do around their class's, by `share` of that spread: the nearest of the other classes decides."""
+    sums = coarse(fold)
+    rows = sums.counts.double()
+    mu = scores.T @ sums.cross / rows
+    S = (Q - (mu * rows) @ mu.T) / (rows.sum() - len(rows))
+    apart = (S.diagonal() + S.diagonal()[:, None] - 2 * S).clamp(min=0)
+    cells = (fold.cross / fold.counts).T @ scores
+    own = torch.tensor([classes.index(c // SLOTS) for c in fold.classes])
+    margins = cells.gather(1, own[:, None]) - cells
+    nearest = margins.scatter(1, own[:, None], math.inf).amin(1)
+    left = 1 - 1 / fold.counts.double()[:, None]
+    wide = share * left * apart[own] + (soft * nearest.std()) ** 2
+    z = (margins / wide.clamp(min=1e-300).sqrt()).scatter(1, own[:, None], math.inf).amin(1)
+    return float((torch.special.ndtr(-z) * fold.counts).sum() / fold.counts.sum())
 
 
 def hard(scores: Tensor, fold: Moments, classes: Sequence[int]) -> float:

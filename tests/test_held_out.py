@@ -75,19 +75,37 @@ def trial(train: Moments, multiple: float) -> torch.Tensor:
 
 
 def by_hand(W: np.ndarray, given: Problem, rule: Rule) -> float:
-    """The cells' error from rows, one cell after another."""
+    """The cells' error from rows, one cell and one competing class after another."""
     features, labels, slot = given
-    rows = features.real().numpy()
-    margins, sizes = [], []
-    for c in range(W.shape[1]):
-        for part in range(SLOTS):
-            cell = rows[(labels == c) & (slot == part)]
-            if len(cell):
-                scores = cell.mean(0) @ (W / np.linalg.norm(W, axis=0) if rule == "cosine" else W)
-                margins.append(scores[c] - max(np.delete(scores, c)))
-                sizes.append(len(cell))
-    wrong = stats.norm.cdf(-np.array(margins) / (held_out.SOFT * np.std(margins, ddof=1)))
-    return float(np.average(wrong, weights=sizes))
+    used = W / np.linalg.norm(W, axis=0) if rule == "cosine" else W
+    scores = features.real().numpy() @ used
+    held = slot >= 0
+    within = [scores[held & (labels == c)] for c in range(W.shape[1])]
+    deviations = np.concatenate([part - part.mean(0) for part in within])
+    freedom = len(deviations) - len(within)
+    cells = [
+        (c, scores[rows])
+        for c in range(W.shape[1])
+        for part in range(SLOTS)
+        if (rows := (labels == c) & (slot == part)).any()
+    ]
+    margins = [
+        {j: cell.mean(0)[c] - cell.mean(0)[j] for j in range(W.shape[1]) if j != c}
+        for c, cell in cells
+    ]
+    soft = held_out.SOFT * np.std([min(one.values()) for one in margins], ddof=1)
+    wrong = []
+    for (c, cell), one in zip(cells, margins, strict=True):
+        z = [
+            gap
+            / math.sqrt(
+                soft**2
+                + (1 - 1 / len(cell)) * ((deviations[:, c] - deviations[:, j]) ** 2).sum() / freedom
+            )
+            for j, gap in one.items()
+        ]
+        wrong.append(stats.norm.cdf(-min(z)))
+    return float(np.average(wrong, weights=[len(cell) for _, cell in cells]))
 
 
 @pytest.mark.parametrize("rule", RULES)

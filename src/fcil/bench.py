@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fcil import ridge
 from fcil.errors import DataError, UnknownName
-from fcil.stats import codec, packed
+from fcil.stats import bits, codec, packed
 from fcil.stats.features import Features
 from fcil.stats.grid import Grid
 from fcil.stats.moments import Moments
@@ -162,13 +162,67 @@ def server_memory(width: int = 1250, few: int = 5, many: int = 500) -> Result:
     }
 
 
+def wide(width: int = 4000) -> Result:
+    """The solve of a wide map on packed triangles against one on full squares, with the memory it
+    takes beside the sums, and the bits an entry of an exact upload takes with and without what the
+    class sums predict."""
+    moments = _classes(1000, width, seed=0)
+    gamma = 1e-3 * float(packed.diagonal(moments.gram, width).mean())
+    _same(_solved_packed(moments, gamma), _solved_square(moments, gamma), 1e-9)
+    upload = sum(t.numel() * t.element_size() for t in moments.to_parts("exact")[1].values())
+    entries = packed.size(width)
+    taken = {side: _alone("solve", side, str(width))["peak"] for side in ("sums", *_SOLVES)}
+    return {
+        "ours_s": _seconds(lambda: _solved_packed(moments, gamma), 3),
+        "baseline_s": _seconds(lambda: _solved_square(moments, gamma), 3),
+        "baseline": "torch.linalg.cholesky and cholesky_solve of the unpacked matrix",
+        "width": width,
+        "ours_mib": round((taken["packed"] - taken["sums"]) / 2**20, 1),
+        "baseline_mib": round((taken["square"] - taken["sums"]) / 2**20, 1),
+        "bits_an_entry": round(8 * upload / entries, 2),
+        "bits_an_entry_unpredicted": round(8 * bits.size(moments.gram) / entries, 2),
+    }
+
+
 _BENCHMARKS: dict[str, Callable[[], Result]] = {
     "estimator": estimator,
     "gram": gram,
     "update": update,
     "encoding": encoding,
     "server-memory": server_memory,
+    "wide": wide,
 }
+
+
+def _solved_packed(moments: Moments, gamma: float) -> Tensor:
+    return ridge.Factor.of(moments.gram, moments.width, gamma).solve(moments.cross)
+
+
+def _solved_square(moments: Moments, gamma: float) -> Tensor:
+    square = packed.unpack(moments.gram, moments.width)
+    square.diagonal().add_(gamma)
+    return torch.cholesky_solve(moments.cross, torch.linalg.cholesky(square))
+
+
+_SOLVES = {"packed": _solved_packed, "square": _solved_square}
+
+
+def _classes(rows: int, width: int, seed: int) -> Moments:
+    """Moments of non-negative features with a mean and ten classes, as patches have."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(rows) % 10
+    means = torch.rand(10, width, generator=generator) * 60 + 40
+    values = (means[labels] + 20 * torch.randn(rows, width, generator=generator)).round()
+    features = Features(values.clamp(0, 255).to(torch.uint8), _GRID, "benchmark")
+    return Moments.of(features, labels)
+
+
+def _peak_of(side: str, width: int) -> dict[str, float]:
+    """The peak of a process that sums and, for a side, solves."""
+    moments = _classes(1000, width, seed=0)
+    if side in _SOLVES:
+        _SOLVES[side](moments, 1e3)
+    return {"peak": _peak_memory()}
 
 
 def _published_estimate(sums: UnitSums, units: int) -> Tensor:
@@ -262,7 +316,12 @@ def _peak_memory() -> float:
 
 def _main(name: str, *words: str) -> None:
     """What a process of its own does."""
-    result = _fold(Path(words[0]), int(words[1])) if name == "fold" else _BENCHMARKS[name]()
+    if name == "fold":
+        result: Result = _fold(Path(words[0]), int(words[1]))
+    elif name == "solve":
+        result = _peak_of(words[0], int(words[1]))
+    else:
+        result = _BENCHMARKS[name]()
     sys.stdout.write(json.dumps(result))
 
 

@@ -46,6 +46,8 @@ class FrozenNetwork:
     def __init__(self, network: Backbone, spec: DataSpec, settings: Settings, name: str) -> None:
         features = settings.features
         ops.check_views(features.views)
+        # Convolutions are faster with channels last, on processors too.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network = network.eval().requires_grad_(False)
         self.spec, self.settings, self.fingerprint = spec, settings, name
         self.device = next(network.parameters()).device
@@ -68,6 +70,7 @@ class FrozenNetwork:
         vectors = []
         for view in features.views:
             pixels = ops.normalise(ops.view(batch, view), self.spec)
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.low):
                 maps = self.network.stages(pixels)
                 vectors.append(read_out(maps, features.layers, features.pool).float())

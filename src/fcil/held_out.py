@@ -39,9 +39,11 @@ _SPREAD = 5
 """Slots between the first units of two clients."""
 LEAST_ROWS = 5
 """Held-out rows a class must have on average; its mean scores say nothing otherwise."""
-SOFT = 0.5
-"""How softly a cell counts as wrong, in deviations of the cells' margins: a hard count of some
-hundred cells is too rough a curve to find its lowest point."""
+_NO_SPREAD = 1e-300
+"""Keeps scores that never vary from dividing by zero."""
+SOFT = 0.3
+"""Softness of a cell beside the spread of its rows, in deviations of the cells' margins: a hard
+count of some hundred cells is too rough a curve to find its lowest point."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +107,38 @@ def choose(
 def cell_error(
     W: Tensor, fold: Moments, classes: Sequence[int], rule: Literal["linear", "cosine"] = "linear"
 ) -> float:
-    """Share of the fold whose cells W puts into a wrong class, each as softly as `SOFT` says.
+    """Share of the fold's rows that W puts into a wrong class, as far as its cells tell.
 
-    Column j of W belongs to `classes[j]`; its scale does not matter. Cells count by their rows.
+    A cell's rows are taken to lie around its mean as normally as rows do around their class's; the
+    class that comes nearest to beating the right one decides. The spread within classes is known
+    for all classes together only. Without it an estimated G, which puts noise into the scores of
+    single rows, would look better than it is.
+
+    Column j of W belongs to `classes[j]`; its scale does not matter.
     """
+    if len(classes) == 1:
+        return 0.0
     scores = W / W.norm(dim=0).clamp(min=torch.finfo(W.dtype).tiny) if rule == "cosine" else W
     cells = (fold.cross / fold.counts).T @ scores
     own = torch.tensor([[classes.index(c // SLOTS)] for c in fold.classes], device=cells.device)
-    mine = cells.gather(1, own)[:, 0]
-    others = cells.scatter(1, own, -math.inf).amax(1) if len(classes) > 1 else mine.new_zeros(())
-    margins = mine - others
-    softness = (SOFT * margins.std()).clamp(min=torch.finfo(W.dtype).tiny)
-    wrong = torch.special.ndtr(-margins / softness)
+    margins = cells.gather(1, own) - cells
+    nearest = margins.scatter(1, own, math.inf).amin(1)
+    hidden = (1 - 1 / fold.counts.double())[:, None] * _apart(scores, fold, classes)[own[:, 0]]
+    spread = (hidden + (SOFT * nearest.std()) ** 2).clamp(min=_NO_SPREAD).sqrt()
+    wrong = torch.special.ndtr(-(margins / spread).scatter(1, own, math.inf).amin(1))
     return float((wrong * fold.counts).sum() / fold.counts.sum())
+
+
+def _apart(scores: Tensor, fold: Moments, classes: Sequence[int]) -> Tensor:
+    """Variance within classes of the difference of every two outputs, pooled."""
+    sums = coarse(fold).on(classes)
+    rows = sums.counts.double()
+    means = scores.T @ sums.cross / rows.clamp(min=1)
+    second = scores.T @ packed.times(sums.gram, sums.width, scores)
+    freedom = (rows.sum() - (rows > 0).sum()).clamp(min=1)
+    within = (second - (means * rows) @ means.T) / freedom
+    own = within.diagonal()
+    return (own + own[:, None] - 2 * within).clamp(min=0)
 
 
 def slots(labels: Array, share: float, rng: np.random.Generator) -> NDArray[np.int64]:

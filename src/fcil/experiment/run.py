@@ -134,6 +134,7 @@ class _Run:
     ) -> None:
         self.settings, self.recipe, self.out = settings, recipe, out
         self.config = settings.complete()
+        self.versions = versions()  # now: the source may be edited while a long run goes on
         self.listener, self.checkpoint_every = listener, checkpoint_every
         where = choose_device(device)
         fix_arithmetic()
@@ -292,7 +293,7 @@ class _Run:
         return Record(
             recipe=self.recipe,
             config=self.config,
-            versions=versions(),
+            versions=self.versions,
             device=device_name(self.world.device),
             started=progress.started,
             seed=self.settings.seed,
