@@ -98,6 +98,21 @@ def test_compare_and_report(fcil, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_series_goes_on_after_a_failure_and_says_so(fcil, tmp_path: Path) -> None:
+    quick = (*QUICK, "--out", "here")
+    done = fcil("measure", "digits-stsa", "digits-stsa-e", "--seeds", "0,2", *quick)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert len(lines) == 4 and lines[-1].startswith("here/digits-stsa-e-seed2: A_T ")
+    assert Record.read(tmp_path / "here/digits-stsa-e-seed0").first_stage_of
+    both = ("digits-stsa", "patches-cpu", "--seeds", "0", "--set", "data.root=nowhere")
+    bad = fcil("measure", *both, "--out", "there", *QUICK)
+    assert bad.code == 3 and "1 of 2 runs failed" in bad.err and "cifar" in bad.err
+    assert bad.out.startswith("there/digits-stsa-seed0: A_T ")
+    for seeds in ("", "0,,1", "a", "-1"):
+        assert fcil("measure", "digits-stsa", "--seeds", seeds).code == 2
+
+
 def test_data_show(fcil, tmp_path: Path) -> None:
     assert fcil("data", "show", "digits-stsa", "--out", "held.html").code == 0
     assert "Who holds what" in (tmp_path / "held.html").read_text()

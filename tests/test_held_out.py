@@ -100,7 +100,10 @@ def by_hand(W: np.ndarray, given: Problem, rule: Rule) -> float:
             gap
             / math.sqrt(
                 soft**2
-                + (1 - 1 / len(cell)) * ((deviations[:, c] - deviations[:, j]) ** 2).sum() / freedom
+                + held_out.RESTORED
+                * (1 - 1 / len(cell))
+                * ((deviations[:, c] - deviations[:, j]) ** 2).sum()
+                / freedom
             )
             for j, gap in one.items()
         ]

@@ -39,6 +39,10 @@ _SPREAD = 5
 """Slots between the first units of two clients."""
 LEAST_ROWS = 5
 """Held-out rows a class must have on average; its mean scores say nothing otherwise."""
+RESTORED = 0.5
+"""Share of the variance of rows around their cell's mean that is put back. With all of it the last
+stage of wide maps gets too much ridge, with none of it the first stages, and estimates, too little.
+"""
 _NO_SPREAD = 1e-300
 """Keeps scores that never vary from dividing by zero."""
 SOFT = 0.3
@@ -109,10 +113,10 @@ def cell_error(
 ) -> float:
     """Share of the fold's rows that W puts into a wrong class, as far as its cells tell.
 
-    A cell's rows are taken to lie around its mean as normally as rows do around their class's; the
-    class that comes nearest to beating the right one decides. The spread within classes is known
-    for all classes together only. Without it an estimated G, which puts noise into the scores of
-    single rows, would look better than it is.
+    A cell's rows are taken to lie around its mean normally, with `RESTORED` of the variance that
+    rows have within classes, known for all classes together only; the class that comes nearest to
+    beating the right one decides. Without that spread an estimated G, which puts noise into the
+    scores of single rows, would look better than it is.
 
     Column j of W belongs to `classes[j]`; its scale does not matter.
     """
@@ -123,7 +127,8 @@ def cell_error(
     own = torch.tensor([[classes.index(c // SLOTS)] for c in fold.classes], device=cells.device)
     margins = cells.gather(1, own) - cells
     nearest = margins.scatter(1, own, math.inf).amin(1)
-    hidden = (1 - 1 / fold.counts.double())[:, None] * _apart(scores, fold, classes)[own[:, 0]]
+    hidden = RESTORED * (1 - 1 / fold.counts.double())[:, None]
+    hidden = hidden * _apart(scores, fold, classes)[own[:, 0]]
     spread = (hidden + (SOFT * nearest.std()) ** 2).clamp(min=_NO_SPREAD).sqrt()
     wrong = torch.special.ndtr(-(margins / spread).scatter(1, own, math.inf).amin(1))
     return float((wrong * fold.counts).sum() / fold.counts.sum())

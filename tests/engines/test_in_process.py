@@ -54,6 +54,39 @@ def test_answers_come_one_at_a_time() -> None:
     assert made.traffic.up[0][1:] == [0, 0]
 
 
+@pytest.mark.parametrize("name", ["stsa", "stsa-e", "fedavg"])
+def test_clients_answered_together_answer_as_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fcil.methods.parts import federated
+
+    made = engine(name, "clients.fraction=0.7")
+    state = made.method.start(made.world)
+    asked: list[tuple[int, ...] | None] = []
+
+    def side_by_side(world, ask, shards, *, loss):
+        asked.append(tuple(shards))
+        return federated._answers(world, ask, shards, loss)
+
+    for _ in range(2):  # the second round trains in lanes that the first one left behind
+        ask = made.method.ask(made.world, state, 0)
+        assert ask is not None and ask.stage == "train"
+        before = [*made.traffic.first_up]
+        alone = dict(made.exchange(ask))
+        once = [*made.traffic.first_up]
+        with monkeypatch.context() as patch:
+            patch.setattr(federated, "answers", side_by_side)
+            together = list(made.exchange(ask))
+        assert [client for client, _ in together] == sorted(alone)
+        for client, upload in together:
+            assert upload.steps == alone[client].steps > 0
+            assert all(torch.equal(t, alone[client].total[k]) for k, t in upload.total.items())
+        twice = [2 * b - a for a, b in zip(before, once, strict=True)]
+        assert made.traffic.first_up == twice
+        state = made.method.absorb(made.world, state, ask, iter(together))
+    assert len(asked) == 2 and all(len(clients or ()) == 2 for clients in asked)
+
+
 def test_a_rows_features_do_not_depend_on_its_company() -> None:
     made = engine("stsa", "first_stage.kind=none")
     from fcil.features import frozen_sources

@@ -20,7 +20,7 @@ from fcil.stats.with_fold import MomentsWithFold
 
 @final
 @dataclass(frozen=True)
-class Stsa:
+class Stsa(closed_form.FirstStage):
     """Additive moments, one ridge solve."""
 
     config: closed_form.Config
@@ -53,20 +53,6 @@ class Stsa:
         rng = seeds.generator(world.seed, "units", ask.task, client)
         slots = held_out.slots(shard.labels, self.config.gamma_fold, rng)
         return MomentsWithFold.of(phi, shard.labels, slots, ask.values["classes"]), memory
-
-    def answers(
-        self, world: World, ask: Ask, shards: Mapping[int, Shard]
-    ) -> Iterator[tuple[int, Mergeable]] | None:
-        """Several clients' training at once."""
-        return closed_form.answers(world, ask, shards)
-
-    def trained(self, world: World, state: State) -> State | None:
-        """The network of the first stage, once it is frozen."""
-        return closed_form.trained(world, state)
-
-    def adopt(self, world: World, state: State, trained: State) -> State:
-        """Start from a network that another run trained in the same way."""
-        return closed_form.adopt(world, state, trained)
 
     def absorb(
         self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]

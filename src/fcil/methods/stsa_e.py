@@ -39,7 +39,7 @@ class Config(closed_form.Config):
 
 @final
 @dataclass(frozen=True)
-class StsaE:
+class StsaE(closed_form.FirstStage):
     """Class sums by unit, an estimated Gram, one ridge solve."""
 
     config: Config
@@ -96,20 +96,6 @@ class StsaE:
             min_cell=self.config.min_cell,
         )
         return sums, memory
-
-    def answers(
-        self, world: World, ask: Ask, shards: Mapping[int, Shard]
-    ) -> Iterator[tuple[int, Mergeable]] | None:
-        """Several clients' training at once."""
-        return closed_form.answers(world, ask, shards)
-
-    def trained(self, world: World, state: State) -> State | None:
-        """The network of the first stage, once it is frozen."""
-        return closed_form.trained(world, state)
-
-    def adopt(self, world: World, state: State, trained: State) -> State:
-        """Start from a network that another run trained in the same way."""
-        return closed_form.adopt(world, state, trained)
 
     def absorb(
         self, world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Mergeable]]

@@ -96,6 +96,29 @@ def start(world: World, config: Config) -> State:
     return state if _rounds(world) else _freeze(world, state)
 
 
+class FirstStage:
+    """The first stage as a simulation may treat it: clients together, and runs together."""
+
+    def answers(
+        self, world: World, ask: Ask, shards: Mapping[int, Shard]
+    ) -> Iterator[tuple[int, Mergeable]] | None:
+        """Several clients' training at once, where that is faster."""
+        if ask.stage != "train":
+            return None
+        return federated.answers(world, ask, shards, loss=cross_entropy)
+
+    def trained(self, world: World, state: State) -> State | None:
+        """The network, once it is frozen; None before, or without a first stage."""
+        if not _rounds(world) or state["round"] < _rounds(world):
+            return None
+        network = network_part(state["extractor"] or state["network"])
+        return {"network": network, "round": state["round"], "steps": state["steps"]}
+
+    def adopt(self, world: World, state: State, trained: State) -> State:
+        """The starting state with a network that another run trained in the same way."""
+        return _extracting(world, {**state, **trained, "model": {}})
+
+
 def asks(world: World, task: int) -> int:
     """How many asks a task takes."""
     once = _rounds(world) + dictionary.asks(world) + _calibrates(world)
@@ -135,15 +158,6 @@ def answer(world: World, ask: Ask, client: int, shard: Shard) -> Mergeable | Non
     return None
 
 
-def answers(
-    world: World, ask: Ask, shards: Mapping[int, Shard]
-) -> Iterator[tuple[int, Mergeable]] | None:
-    """Several clients' answers at once, where that is faster."""
-    if ask.stage != "train":
-        return None
-    return federated.answers(world, ask, shards, loss=cross_entropy)
-
-
 def phi(world: World, ask: Ask, shard: Shard) -> Features:
     """The shard's features on the agreed grid."""
     sources = frozen_sources(world, ask.lasting, ask.values["network"])
@@ -168,19 +182,6 @@ def absorb(world: World, state: State, ask: Ask, uploads: Iterator[tuple[int, Me
             {**state, "dictionary": dictionary.absorb(world, state["dictionary"], ask, uploads)},
         )
     return {**state, "reach": list(folded(uploads, Extent).reach())}
-
-
-def trained(world: World, state: State) -> State | None:
-    """What the first stage alone decided; None before it is over, or without one."""
-    if not _rounds(world) or state["round"] < _rounds(world):
-        return None
-    network = network_part(state["extractor"] or state["network"])
-    return {"network": network, "round": state["round"], "steps": state["steps"]}
-
-
-def adopt(world: World, state: State, trained: State) -> State:
-    """The starting state with a network trained elsewhere."""
-    return _extracting(world, {**state, **trained, "model": {}})
 
 
 def _rounds(world: World) -> int:
