@@ -104,6 +104,37 @@ def test_interrupted_run_resumes_to_the_same_record(
     assert not (tmp_path / checkpoint.FILE).exists()
 
 
+@pytest.mark.parametrize("method", ["stsa", "stsa-e"])
+def test_patches_in_the_making_and_a_fold_resume_as_well(method: str, tmp_path: Path) -> None:
+    """Stopped among k-means rounds, and after tasks whose fold the server holds."""
+    made = make(
+        "features.patches=6",
+        "features.dictionary=task1-kmeans",
+        "method.gamma=auto",
+        "method.projection=40",
+        method=method,
+    )
+    alone = run(made, device="cpu")
+    for at, asks in enumerate((1, 5, 14, 16)):  # 2 rounds, 11 asks for filters, 1 for the grid
+        folder = tmp_path / str(at)
+        with pytest.raises(Interrupted):
+            run(made, out=folder, listener=StopAt(asks), checkpoint_every=0, device="cpu")
+        resumed = run(made, out=folder, resume=True, device="cpu")
+        assert resumed.outcome() == alone.outcome()
+    curves = [solved["curve"] for solved in alone.solver]
+    assert all(len(curve) >= 2 for curve in curves) and len(curves) == 5
+
+
+@pytest.mark.parametrize("encoding", ["auto", "exact", "packed", "full", "int16"])
+def test_a_fold_travels_in_every_encoding(encoding: str) -> None:
+    made = make("method.gamma=auto", f"upload.encoding={encoding}")
+    found, base = run(made, device="cpu"), run(make("method.gamma=auto"), device="cpu")
+    assert found.A_T is not None and base.A_T is not None and abs(found.A_T - base.A_T) < 2
+    if encoding not in ("full", "int16"):
+        assert found.matrix == base.matrix
+        assert [s["hash"] for s in found.statistics] == [s["hash"] for s in base.statistics]
+
+
 _KILLED = """
 import sys
 from pathlib import Path

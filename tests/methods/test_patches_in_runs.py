@@ -10,6 +10,7 @@ import torch
 from fcil.errors import Refused, UsageError
 from fcil.experiment.run import run
 from fcil.methods.parts import dictionary
+from fcil.methods.stsa_e import StsaE
 from fcil.patches import CentreSums, PatchSums, initial_centres, next_centres, whitening
 from fcil.record import Record
 from fcil.stats.parameters import Parameters
@@ -131,3 +132,11 @@ def test_what_cannot_be_read_is_refused_before_anything_starts() -> None:
     wide = ("features.patches=400000", "features.dictionary=gaussian", "first_stage.kind=fedavg")
     with pytest.raises(UsageError, match=r"GiB"):
         run(make(*wide, "method.projection=0"), device="cpu")
+
+
+def test_too_few_units_for_a_fold_are_refused_before_anything_starts() -> None:
+    world, _ = world_of(made := make("method.gamma=auto", "method.units=3", method="stsa-e"))
+    with pytest.raises(UsageError, match=r"method\.units = 3 leaves no fold"):
+        StsaE(made.method_config()).start(world)
+    with pytest.raises(UsageError, match=r"0\.003r, or auto"):
+        make("method.gamma=automatic")

@@ -54,6 +54,8 @@ class StsaE(closed_form.FirstStage):
                 f"upload.encoding = {world.settings.upload.encoding} encodes a Gram matrix, and "
                 "stsa-e uploads none: take auto, exact, packed or full."
             )
+        if self.config.chooses:
+            held_out.fold_units(self.config.units, self.config.gamma_fold)  # refuses too few
         estimator = {"measured": 0, "exact_gram": None, "error": None}
         return {
             **closed_form.start(world, self.config),

@@ -44,7 +44,12 @@ AUTO = "auto"
 
 
 def _checked(gamma: float | str) -> float | str:
-    return gamma if gamma == AUTO else ridge.check_gamma(gamma)
+    try:
+        return gamma if gamma == AUTO else ridge.check_gamma(gamma)
+    except ValueError as why:
+        raise ValueError(
+            f"{why}: give a number, a multiple of the mean diagonal such as 0.003r, or auto"
+        ) from None
 
 
 Gamma = Annotated[float | str, AfterValidator(_checked)]
