@@ -114,23 +114,19 @@ def reads_network(settings: Settings) -> bool:
     return made or not settings.features.patches
 
 
-def check_reading(world: World) -> None:
-    """Refuse layers, views or patches that are not possible, before anything is trained."""
-    if reads_network(world.settings):
-        network = build_backbone(world.spec, world.settings.backbone, 0)
-        FrozenNetwork(network, world.spec, world.settings, "")
-    if world.settings.features.patches:
-        check_size(world.spec.size)
-        ops.check_views(world.settings.features.views)
-
-
 def width_of(world: World, projection: int) -> int:
-    """Length of phi, before anything is trained."""
+    """Length of phi, before anything is trained; refuses layers, views or patches that are not
+    possible."""
     features, width = world.settings.features, 0
     if reads_network(world.settings):
-        widths = build_backbone(world.spec, world.settings.backbone, 0).widths
-        width = projection or read_width(widths, features.layers, features.pool)
-    return width + (width_of_patches(features.patches) + 1 if features.patches else 0)
+        network = build_backbone(world.spec, world.settings.backbone, 0)
+        read = FrozenNetwork(network, world.spec, world.settings, "").width
+        width = projection or read
+    if features.patches:
+        check_size(world.spec.size)
+        ops.check_views(features.views)
+        width += width_of_patches(features.patches) + 1
+    return width
 
 
 def with_patches(network: Mapping[str, Tensor], dictionary: Dictionary) -> dict[str, Tensor]:

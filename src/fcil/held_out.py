@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -62,10 +62,6 @@ class Choice:
     """[multiple, expected error on the fold] of every ridge that was tried, ascending."""
     border: bool
     """The best lies at the end of the range, or beside a ridge too small to factor G with."""
-
-    def asdict(self) -> dict[str, Any]:
-        """Plain values, for the record."""
-        return asdict(self)
 
 
 def choose(

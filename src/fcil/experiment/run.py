@@ -158,7 +158,9 @@ class _Run:
         )
         self.state: State | None = None
         self.shared = shared
-        self._offered = False
+        self._stage = ""
+        if shared is not None and isinstance(self.method, SharesFirstStage):
+            self._stage = first_stages.name(self.world, self.plan)
         self._marked: dict[str, Any] | None = None
         self._saved = time.monotonic()
 
@@ -214,18 +216,17 @@ class _Run:
         """The starting state, its first stage over where one that begins alike is kept."""
         if self.shared is None or not isinstance(self.method, SharesFirstStage):
             return state
-        named = first_stages.name(self.world, self.plan)
-        kept = first_stages.load(self.shared, named, self.world.device)
+        kept = first_stages.load(self.shared, self._stage, self.world.device)
         if kept is None:
             return state
         self.clock.seconds["first_stage"] = kept.seconds
         self.engine.traffic.first_up, self.engine.traffic.first_down = kept.up, kept.down
-        self.progress.first_stage, self._offered = kept.started, True
+        self.progress.first_stage = kept.started
         return self.method.adopt(self.world, state, kept.trained)
 
     def _offer(self, ask: Ask) -> None:
         """Keep the first stage once it is over."""
-        if self.shared is None or self._offered or not ask.first_stage:
+        if not ask.first_stage or self.shared is None:
             return
         assert self.state is not None
         if not isinstance(self.method, SharesFirstStage):
@@ -240,8 +241,7 @@ class _Run:
             self.clock.seconds["first_stage"],
             self.progress.started,
         )
-        first_stages.save(self.shared, first_stages.name(self.world, self.plan), stage)
-        self._offered = True
+        first_stages.save(self.shared, self._stage, stage)
 
     def _evaluate(self, task: int) -> tuple[list[float | None], float | None]:
         """Accuracy in percent on each task's test images so far, and over all of them."""

@@ -86,11 +86,10 @@ class MomentsWithFold:
             parts.append(Moments.from_parts(meta[name], inside))
         total, fold = parts
         check_same_map(total, fold)
-        held, known = (
-            coarse_counts(fold),
-            dict(zip(total.classes, total.counts.tolist(), strict=True)),
-        )
-        if any(count > known.get(c, 0) for c, count in held.items()):
+        known = dict(zip(total.classes, total.counts.tolist(), strict=True))
+        held = coarse(fold)
+        counts = zip(held.classes, held.counts.tolist(), strict=True)
+        if any(count > known.get(c, 0) for c, count in counts):
             raise DataError("The message holds out rows that it does not count.")
         return cls(total, fold)
 
@@ -104,11 +103,3 @@ def coarse(fold: Moments) -> Moments:
     member = member.to(fold.cross.device)
     counts = (fold.counts.double() @ member).to(torch.int64)
     return replace(fold, classes=tuple(classes), cross=fold.cross @ member, counts=counts)
-
-
-def coarse_counts(fold: Moments) -> dict[int, int]:
-    """Held-out rows by class."""
-    found: dict[int, int] = {}
-    for c, count in zip(fold.classes, fold.counts.tolist(), strict=True):
-        found[c // SLOTS] = found.get(c // SLOTS, 0) + count
-    return found

@@ -22,7 +22,6 @@ from fcil.features import (
     JoinedMap,
     MappedSources,
     Sources,
-    check_reading,
     frozen_sources,
     network_part,
     reads_network,
@@ -76,7 +75,6 @@ class Config(Block):
 
 def start(world: World, config: Config) -> State:
     """An untrained network and no statistics."""
-    check_reading(world)
     dictionary.check(world)
     width = width_of(world, config.projection)
     widest = "features.patches" if world.settings.features.patches else "method.projection"
